@@ -49,6 +49,11 @@ class Batches:
             raise UsageError(f"batch_size is {batch_size}; it must be at least 1")
         if not 0 <= rank < world:
             raise UsageError(f"rank is {rank} of world {world}; ranks count from 0 to world - 1")
+        if len(mean) != split.image_shape[0] or len(std) != len(mean):
+            raise UsageError(
+                f"mean has {len(mean)} and std {len(std)} values, the images have {split.image_shape[0]} channels; "
+                "write one value per channel, for instance data.mean and data.std"
+            )
         if drop_last and len(split) < batch_size * world:
             raise UsageError(
                 f"batch_size {batch_size} on {world} rank(s) needs {batch_size * world} images and the split has "

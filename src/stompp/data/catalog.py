@@ -10,8 +10,8 @@ from pathlib import Path
 
 import torch
 
-from stompp.data import cifar, digits, fashion
-from stompp.data.dataset import Dataset, Split
+from stompp.data import cifar, digits, fashion, imagenet
+from stompp.data.dataset import Dataset
 from stompp.errors import UsageError
 
 _READERS: dict[str, Callable[[Path, bool], Dataset]] = {
@@ -21,6 +21,7 @@ _READERS: dict[str, Callable[[Path, bool], Dataset]] = {
     "cifar10-16": lambda root, download: cifar.read_cifar(cifar.CIFAR10, root, download, halve=True),
     "cifar100-16": lambda root, download: cifar.read_cifar(cifar.CIFAR100, root, download, halve=True),
     "fashion-mnist": lambda root, download: fashion.read_fashion(root, download),
+    "imagenet": lambda root, download: imagenet.read_imagenet(root),
 }
 
 
@@ -40,10 +41,11 @@ def load(
     download: bool = True,
     limit_train: int | None = None,
 ) -> Dataset:
-    """Loads a data set by name, whole, onto the device.
+    """Loads a data set by name, whole, onto the device (imagenet alone stays on disk).
 
-    `root` is the folder the data lie in: by default $STOMPP_DATA, or else ~/.cache/stompp. `limit_train` keeps the
-    first that many training images.
+    `root` is the folder the data lie in: by default $STOMPP_DATA, or else ~/.cache/stompp. What is not there is
+    downloaded, unless `download` is false. `limit_train` keeps that many training images, the first (of imagenet, where
+    the first are all of one class, a fixed draw).
 
     >>> data = load("digits", limit_train=1000)
     >>> len(data.train), len(data.test), data.num_classes
@@ -53,22 +55,20 @@ def load(
         near = difflib.get_close_matches(name, _READERS, n=1, cutoff=0.4)
         hint = f"did you mean {near[0]!r}?" if near else "choose one of these."
         raise UsageError(f"there is no data set {name!r}; {hint} Known: {', '.join(_READERS)}")
-    data = _READERS[name](_root(root), download)
-    if limit_train is not None and not 1 <= limit_train <= len(data.train):
-        raise UsageError(f"limit_train is {limit_train}; {name} has {len(data.train)} training images: write 1 to that")
-    return replace(data, train=_place(data.train, device, limit_train), test=_place(data.test, device, None))
-
-
-def _root(root: str | os.PathLike[str] | None) -> Path:
-    return Path(root or os.environ.get("STOMPP_DATA") or "~/.cache/stompp").expanduser()
-
-
-def _place(split: Split, device: torch.device | str, limit: int | None) -> Split:
-    images, labels = split.images, split.labels
-    if limit is not None and limit < len(split):
-        images, labels = images[:limit].clone(), labels[:limit].clone()  # a view would keep the rest in memory
+    folder = Path(root or os.environ.get("STOMPP_DATA") or "~/.cache/stompp").expanduser()
     try:
-        return Split(images.to(device), labels.to(device))
-    except (RuntimeError, AssertionError) as error:
+        data = _READERS[name](folder, download)
+    except OSError as error:
+        raise UsageError(
+            f"{error.filename or folder} cannot be read ({error.strerror or error}); check that it is readable"
+        ) from None
+    train = data.train
+    if limit_train is not None:
+        if not 1 <= limit_train <= len(train):
+            raise UsageError(f"limit_train is {limit_train}; {name} has 1 to {len(train)} training images to keep")
+        train = train.limited(limit_train)
+    try:
+        return replace(data, train=train.to(device), test=data.test.to(device))
+    except (RuntimeError, AssertionError) as error:  # torch raises either for a device that is not there
         reason = str(error).splitlines()[0]
         raise UsageError(f"the data cannot go to device {str(device)!r} ({reason}); write device='cpu'") from None

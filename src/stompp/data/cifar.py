@@ -52,6 +52,8 @@ class CifarFormat:
 
 def read_cifar(layout: CifarFormat, root: Path, download: bool = True, halve: bool = False) -> Dataset:
     """Reads a CIFAR set from below `root`, downloading it first if it is not there and `download` allows it."""
+    if root.name in (layout.binary_folder, layout.python_folder):
+        root = root.parent  # the folder itself was meant
     parts = _find(layout, root, download)
     images = torch.cat([torch.from_numpy(pixels) for pixels, _ in parts[:-1]])
     labels = torch.cat([torch.from_numpy(values) for _, values in parts[:-1]])
@@ -101,8 +103,6 @@ def _read_binary(layout: CifarFormat, path: Path, records: int) -> _Part:
         raise UsageError(
             f"{path} is missing though its folder is there; delete the folder {path.parent} and load again"
         ) from None
-    except OSError as error:
-        raise UsageError(f"{path} cannot be read ({error.strerror}); check its permissions") from None
     if data.size != expected:
         verdict = "cut short" if data.size < expected else "not this CIFAR set"
         raise UsageError(

@@ -17,7 +17,14 @@ class Source(Protocol):
     @property
     def device(self) -> torch.device: ...
 
+    @property
+    def image_shape(self) -> tuple[int, int, int]: ...
+
     def __len__(self) -> int: ...
+
+    def limited(self, count: int) -> Source: ...
+
+    def to(self, device: torch.device | str) -> Source: ...
 
     def stream(
         self, order: torch.Tensor, batch_size: int, augment: Augment | None, key: int
@@ -50,6 +57,14 @@ class Split:
         _, channels, height, width = self.images.shape
         return channels, height, width
 
+    def limited(self, count: int) -> Split:
+        """Keeps the first `count` images, in memory of their own."""
+        return Split(self.images[:count].clone(), self.labels[:count].clone())
+
+    def to(self, device: torch.device | str) -> Split:
+        """Moves images and labels to the device."""
+        return Split(self.images.to(device), self.labels.to(device))
+
     def stream(
         self, order: torch.Tensor, batch_size: int, augment: Augment | None, key: int
     ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
@@ -71,8 +86,8 @@ class Dataset:
     classes: tuple[str, ...]
     mean: tuple[float, ...]
     std: tuple[float, ...]
-    train: Split
-    test: Split
+    train: Source  # a Split, unless the set is too large for memory (imagenet)
+    test: Source
 
     @property
     def num_classes(self) -> int:
