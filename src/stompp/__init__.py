@@ -12,7 +12,20 @@ from typing import Any
 from ._version import __version__
 
 _HOME = {
+    "Binarize": "stompp.core.prepare",
+    "Freezer": "stompp.core.freezer",
+    "GradientFlow": "stompp.core.diagnose",
+    "OvSW": "stompp.core.ovsw",
+    "SignFlips": "stompp.core.diagnose",
+    "UsageError": "stompp.errors",
+    "assert_binary": "stompp.core.proof",
+    "convert": "stompp.core.prepare",
+    "fully_binary": "stompp.core.freeze",
     "models": "stompp.models",
+    "paper_policy": "stompp.core.prepare",
+    "prepare": "stompp.core.prepare",
+    "sites": "stompp.core.freeze",
+    "summary": "stompp.core.summary",
 }
 
 __all__ = ["__version__", *_HOME]
