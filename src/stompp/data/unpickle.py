@@ -1,9 +1,9 @@
 """Reads the pickled CIFAR batches without trusting them.
 
 `pickle.load` runs whatever a file asks for. Here two gates stand before it. First every opcode is looked at without
-running any: only those that build plain values pass, and a memo index may not exceed the number of opcodes (a single
-opcode could otherwise ask for gigabytes). Then the unpickler may name only numpy's array builders, and even these are
-not called: harmless stand-ins record what the array should be, and we build it after checking.
+running any: only those that build plain values pass, in numbers that a batch can need (one opcode can ask for gigabytes
+of memo, a million nested tuples overflow the stack). Then the unpickler may name only numpy's array builders, and even
+these are not called: sealed stand-ins record what the array should be, and we build it after checking.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import io
 import pickle
 import pickletools
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,8 @@ import numpy as np
 
 from stompp.errors import UsageError
 
-_LARGEST = 256 << 20  # CIFAR-100's training batch has 155 MB
+# CIFAR-100's training batch: 155 MB, some 300,000 opcodes, a dozen tuples
+_MOST_BYTES, _MOST_OPCODES, _MOST_TUPLES = 256 << 20, 2_000_000, 1000
 
 _VALUES = """PROTO FRAME STOP MARK POP POP_MARK DUP NONE NEWTRUE NEWFALSE INT BININT BININT1 BININT2 LONG LONG1 STRING
 BINSTRING SHORT_BINSTRING UNICODE BINUNICODE SHORT_BINUNICODE BINBYTES SHORT_BINBYTES BINBYTES8 BYTEARRAY8 EMPTY_DICT
@@ -32,7 +34,7 @@ def read_batch(path: Path, label_key: str) -> tuple[np.ndarray, np.ndarray]:
     """Reads (images, labels) from one pickled batch: a dict with a uint8 array `data` and a list of labels."""
     try:
         with path.open("rb") as file:
-            raw = file.read(_LARGEST + 1)
+            raw = file.read(_MOST_BYTES + 1)
     except FileNotFoundError:
         raise UsageError(
             f"{path} is missing though its folder is there; delete the folder {path.parent} and load again"
@@ -41,7 +43,7 @@ def read_batch(path: Path, label_key: str) -> tuple[np.ndarray, np.ndarray]:
         batch = load_plain(raw)
         if not isinstance(batch, dict):
             raise pickle.UnpicklingError(f"it holds a {type(batch).__name__}, not a dict")
-        batch = {key.decode("latin1") if isinstance(key, bytes) else key: value for key, value in batch.items()}
+        batch = {_text(key): value for key, value in batch.items()}
         for key in ("data", label_key):
             if key not in batch:
                 raise pickle.UnpicklingError(f"it has no entry {key!r}")
@@ -69,12 +71,9 @@ def load_plain(raw: bytes) -> Any:
     Traceback (most recent call last):
     _pickle.UnpicklingError: it asks for builtins.print, which no batch needs
     """
-    if len(raw) > _LARGEST:
-        raise pickle.UnpicklingError(f"it is larger than {_LARGEST} bytes")
     _scan(raw)
     try:
-        # bytes: the official files come from Python 2, whose str is our bytes
-        return _Unpickler(io.BytesIO(raw), encoding="bytes").load()
+        return _Unpickler(raw).load()
     except pickle.UnpicklingError:
         raise
     except Exception as error:  # a hostile or damaged stream can raise nearly anything
@@ -82,34 +81,39 @@ def load_plain(raw: bytes) -> Any:
 
 
 def _scan(raw: bytes) -> None:
-    count = 0
+    count = tuples = 0
     try:
+        if len(raw) > _MOST_BYTES:
+            raise pickle.UnpicklingError(f"it is larger than {_MOST_BYTES} bytes")
         for opcode, argument, _ in pickletools.genops(raw):
             count += 1
+            tuples += "TUPLE" in opcode.name
             if opcode.name not in _ALLOWED:
                 raise pickle.UnpicklingError(f"it uses the opcode {opcode.name}, which no batch needs")
             if "PUT" in opcode.name and not (isinstance(argument, int) and 0 <= argument <= count):
                 raise pickle.UnpicklingError("it asks for a memo beyond its own length")
+            if count > _MOST_OPCODES or tuples > _MOST_TUPLES:
+                raise pickle.UnpicklingError("it has more parts than any batch")
     except pickle.UnpicklingError:
         raise
     except Exception as error:
-        raise pickle.UnpicklingError(f"it is cut short or not a pickle ({error})".replace("\n", " ")) from None
+        reason = str(error).partition("\n")[0]
+        raise pickle.UnpicklingError(f"it is cut short or not a pickle ({reason})") from None
 
 
 class _Dtype:
-    """Stands in for numpy.dtype; only one-byte and whole-number kinds are known."""
+    """Stands in for a numpy.dtype; only bytes and whole numbers are known."""
 
-    def __init__(self, code: Any = None, *_: Any) -> None:
-        self.code = code.decode("latin1") if isinstance(code, bytes) else code
+    def __init__(self, code: Any, *_: Any) -> None:
+        self.code, self.order = _text(code), "|"
 
     def __setstate__(self, state: Any) -> None:
-        order = state[1].decode("latin1") if isinstance(state[1], bytes) else state[1]
-        self.code = ("" if order in ("|", "=") else order) + self.code
+        self.order = _text(state[1])
 
-    def build(self) -> np.dtype:
-        if not isinstance(self.code, str) or self.code.lstrip("<>|=") not in ("u1", "i4", "i8", "B"):
-            raise pickle.UnpicklingError(f"it holds an array of type {self.code!r}, which no batch needs")
-        return np.dtype(self.code)
+    def build(self) -> np.dtype[Any]:
+        if self.code not in ("u1", "i4", "i8") or self.order not in ("|", "=", "<", ">"):
+            raise pickle.UnpicklingError("it holds an array that is neither of bytes nor of whole numbers")
+        return np.dtype(self.code).newbyteorder(self.order)
 
 
 class _Array:
@@ -124,47 +128,69 @@ class _Array:
     def build(self) -> np.ndarray:
         try:
             _, shape, dtype, fortran, raw = self.state
-            flat: np.ndarray = np.frombuffer(bytes(raw), dtype=dtype.build())
-            return flat.reshape(shape, order="F" if fortran else "C").copy()
+            if not isinstance(raw, (bytes, bytearray)):  # a number would become that many zeros
+                raise TypeError
+            flat = np.frombuffer(raw, dtype=dtype.build())
+            return np.array(flat.reshape(shape, order="F" if fortran else "C"))
         except pickle.UnpicklingError:
             raise
         except Exception:
             raise pickle.UnpicklingError("it holds a damaged array") from None
 
 
-def _from_buffer(raw: Any, dtype: Any, shape: Any, order: Any = "C") -> _Array:
-    array = _Array()
-    array.state = (1, shape, dtype, order in ("F", b"F"), raw)
-    return array
+class _Stand:
+    """Wraps what the stream may call, so that the stream can call it and nothing else (BUILD could alter it)."""
 
+    __slots__ = ("_run",)
 
-def _encode(text: Any, encoding: Any) -> bytes:
-    # how Python 3 writes bytes into a protocol 2 pickle
-    if not isinstance(text, str) or encoding not in ("latin1", b"latin1"):
-        raise pickle.UnpicklingError("it encodes text in a way no batch needs")
-    return text.encode("latin1")
+    def __init__(self, run: Callable[..., Any]) -> None:
+        self._run = run
 
+    def __call__(self, *arguments: Any) -> Any:
+        return self._run(*arguments)
 
-class _NdarrayName:
-    """Stands in for the class numpy.ndarray where it is only named, as the first argument of a builder."""
-
-    def __new__(cls, *_: Any) -> _NdarrayName:
-        raise pickle.UnpicklingError("it builds an array directly, which no batch needs")
-
-
-# numpy 2 moved its builders from numpy.core to numpy._core
-_STAND_INS: dict[tuple[str, str], Any] = {
-    ("numpy", "dtype"): _Dtype,
-    ("numpy", "ndarray"): _NdarrayName,
-    ("_codecs", "encode"): _encode,
-    **{(f"numpy.{core}.multiarray", "_reconstruct"): _Array for core in ("core", "_core")},
-    **{(f"numpy.{core}.numeric", "_frombuffer"): _from_buffer for core in ("core", "_core")},
-}
+    def __setstate__(self, state: Any) -> None:
+        raise pickle.UnpicklingError("it tries to alter a builder")
 
 
 class _Unpickler(pickle.Unpickler):
-    def find_class(self, module: str, name: str) -> Any:
-        try:
-            return _STAND_INS[module, name]
-        except KeyError:
-            raise pickle.UnpicklingError(f"it asks for {module}.{name}, which no batch needs") from None
+    def __init__(self, raw: bytes) -> None:
+        # bytes: the official files come from Python 2, whose str is our bytes
+        super().__init__(io.BytesIO(raw), encoding="bytes")
+        self._encodable = len(raw)
+
+    def find_class(self, module: str, name: str) -> _Stand:
+        # numpy 2 moved its builders from numpy.core to numpy._core; old files keep the old name, new ones have the new
+        match module.replace("numpy._core", "numpy.core"), name:
+            case "numpy", "dtype":
+                return _Stand(_Dtype)
+            case "numpy.core.multiarray", "_reconstruct":
+                return _Stand(_Array)
+            case "numpy.core.numeric", "_frombuffer":
+                return _Stand(_from_buffer)
+            case "numpy", "ndarray":
+                return _Stand(_refuse)  # only ever named, as an argument of _reconstruct
+            case "_codecs", "encode":
+                return _Stand(self._encode)
+        raise pickle.UnpicklingError(f"it asks for {module}.{name}, which no batch needs")
+
+    def _encode(self, text: Any, encoding: Any) -> bytes:
+        # how Python 3 writes bytes into a protocol 2 pickle; each text once, so never more than the stream is long
+        self._encodable -= len(text)
+        if not isinstance(text, str) or _text(encoding) != "latin1" or self._encodable < 0:
+            raise pickle.UnpicklingError("it encodes text in a way no batch needs")
+        return text.encode("latin1")
+
+
+def _from_buffer(raw: Any, dtype: Any, shape: Any, order: Any = "C") -> _Array:
+    array = _Array()
+    array.state = (1, shape, dtype, _text(order) == "F", raw)
+    return array
+
+
+def _refuse(*_: Any) -> None:
+    raise pickle.UnpicklingError("it builds an array directly, which no batch needs")
+
+
+def _text(value: Any) -> Any:
+    return value.decode("latin1") if isinstance(value, bytes) else value
