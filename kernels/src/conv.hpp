@@ -1,0 +1,103 @@
+// What a convolution kernel is given. One description serves the binary, the float and the int8 kernels of every
+// instruction set: they differ in the dot product only.
+//
+// Plain structs and no standard headers with inline functions: this file is compiled once per instruction set.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+
+namespace stompp {
+
+constexpr int kTilePixels = 4;     // pixels whose accumulators are held in registers together
+constexpr int kBlockChannels = 64; // output channels of one block of weights: four 512-bit vectors of 32-bit lanes
+
+// A value in memory: NHWC with margins, strides in elements; `data` is channel 0 of pixel (0, 0) inside the margins.
+// Elements are uint32 words of 32 packed bits, floats, or uint32 words of four uint8.
+struct View {
+    void *data = nullptr;
+    std::ptrdiff_t image = 0, row = 0, pixel = 0;
+};
+
+// A stretch of input elements that the kernel window reads one after another, relative to the window's first pixel.
+struct Run {
+    std::ptrdiff_t offset;
+    std::ptrdiff_t length;
+};
+
+// Up to 64 output channels of one group.
+struct Block {
+    std::size_t weights;  // first element in the weight array
+    std::ptrdiff_t input; // first element of this group within a pixel
+    int column;           // first column in the per-channel tables (padded to whole vectors)
+    int channel;          // first output channel
+    int count;            // output channels, 1..64
+    int vectors;          // vectors of 16 lanes, 1..4
+};
+
+struct Conv {
+    // geometry
+    int out_h, out_w;
+    int stride_y, stride_x;
+    const Run *runs;
+    int n_runs;
+    const Block *blocks;
+    const void *weights; // [block][run element][lane]; 32-bit lanes, or the AVX2 layout of binary_avx2.hpp
+
+    // per border class (exact zero padding) and column
+    const int *row_class, *col_class; // by output row and column; the class of a pixel is their sum
+    int columns;                      // length of a table row
+    // Binary: the dot product is start - 2 * popcount. Threshold epilogue: the bit is popcount <= limit.
+    const std::int32_t *start;      // binary [class][column]; int8 [column] (added to the sum); unused for float
+    const std::int32_t *limit;      // [class][column], for a residual bit of 0 (-1) or no residual; null: float epilogue
+    const std::int32_t *limit_plus; // [class][column], for a residual bit of 1 (+1); null: no residual
+
+    // float epilogue: y = fma(acc, mul, bias + residual), clamped to [low, high]; bits are y >= 0
+    const float *mul, *bias; // [column]
+    float low, high;
+    bool clamp;
+
+    View input;
+    View residual_float, residual_bits; // data null where absent
+    View out_float, out_bits;           // data null where not wanted
+};
+
+// Computes one block of output channels for the pixels [begin, end), counted over all images in row-major order.
+using ConvKernel = void (*)(const Conv &, const Block &, std::int64_t begin, std::int64_t end);
+
+// How binary weights lie in memory; see the kernels.
+enum class BinaryLayout { lanes32, nibbles };
+
+enum class Reduce { max, mean };
+
+struct Kernels {
+    const char *name;
+    BinaryLayout layout;
+    ConvKernel binary_conv, float_conv, int8_conv;
+
+    // One row of pixels each; strides in elements.
+    void (*sign_row)(const float *in, std::ptrdiff_t in_pixel, std::uint32_t *out, std::ptrdiff_t out_pixel, int width,
+                     int channels);
+    void (*unpack_row)(const std::uint32_t *in, std::ptrdiff_t in_pixel, float *out, std::ptrdiff_t out_pixel,
+                       int width, int channels);
+    void (*quantize_row)(const float *in, std::ptrdiff_t in_pixel, std::uint8_t *out, std::ptrdiff_t out_pixel,
+                         int width, int channels, float scale);
+    void (*affine_row)(const float *in, std::ptrdiff_t in_pixel, float *out, std::ptrdiff_t out_pixel, int width,
+                       int channels, const float *mul, const float *bias);
+    void (*clamp_row)(const float *in, std::ptrdiff_t in_pixel, float *out, std::ptrdiff_t out_pixel, int width,
+                      int channels, float low, float high);
+    void (*add_row)(const float *a, std::ptrdiff_t a_pixel, const float *b, std::ptrdiff_t b_pixel, float *out,
+                    std::ptrdiff_t out_pixel, int width, int channels);
+    // One output pixel from the window of `rows` x `cols` pixels at `in`.
+    void (*pool_pixel)(const float *in, std::ptrdiff_t row, std::ptrdiff_t pixel, int rows, int cols, float *out,
+                       int channels, Reduce reduce, float divisor);
+    void (*pool_bits_pixel)(const std::uint32_t *in, std::ptrdiff_t row, std::ptrdiff_t pixel, int rows, int cols,
+                            std::uint32_t *out, int words);
+};
+
+extern const Kernels portable_kernels;
+#ifdef STOMPP_X86
+extern const Kernels avx2_kernels;
+extern const Kernels avx512_kernels;
+#endif
+
+} // namespace stompp

@@ -1,0 +1,18 @@
+// The kernels for AVX2 with FMA. Int8 is the portable loop, widened by the compiler.
+#include "binary_avx2.hpp"
+#include "float_avx2.hpp"
+#include "lanes_portable.hpp"
+#include "rows.hpp"
+
+namespace stompp {
+extern const Kernels avx2_kernels = {
+    "avx2",        BinaryLayout::nibbles,
+    sweep<std::uint32_t, BinaryAvx2>,
+    sweep<float, FloatAvx2>,
+    sweep<std::uint32_t, Int8Portable>,
+    sign_row,      unpack_row,
+    quantize_row,  affine_row,
+    clamp_row,     add_row,
+    pool_pixel,    pool_bits_pixel,
+};
+} // namespace stompp

@@ -1,0 +1,18 @@
+// The kernels for AVX-512 with VPOPCNTDQ and VNNI (Ice Lake, Zen 4 and later).
+#include "binary_avx512.hpp"
+#include "float_avx512.hpp"
+#include "int8_avx512.hpp"
+#include "rows.hpp"
+
+namespace stompp {
+extern const Kernels avx512_kernels = {
+    "avx512",      BinaryLayout::lanes32,
+    sweep<std::uint32_t, BinaryAvx512>,
+    sweep<float, FloatAvx512>,
+    sweep<std::uint32_t, Int8Avx512>,
+    sign_row,      unpack_row,
+    quantize_row,  affine_row,
+    clamp_row,     add_row,
+    pool_pixel,    pool_bits_pixel,
+};
+} // namespace stompp

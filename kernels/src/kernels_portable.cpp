@@ -1,0 +1,16 @@
+// The kernels for any CPU.
+#include "lanes_portable.hpp"
+#include "rows.hpp"
+
+namespace stompp {
+extern const Kernels portable_kernels = {
+    "portable",    BinaryLayout::lanes32,
+    sweep<std::uint32_t, BinaryPortable>,
+    sweep<float, FloatPortable>,
+    sweep<std::uint32_t, Int8Portable>,
+    sign_row,      unpack_row,
+    quantize_row,  affine_row,
+    clamp_row,     add_row,
+    pool_pixel,    pool_bits_pixel,
+};
+} // namespace stompp
