@@ -111,6 +111,8 @@ HOSTILE = {
     "numpy.load": global_call(b"numpy", b"load"),
     "numpy.zeros": global_call(b"numpy", b"zeros", b"J\xff\xff\xff\x7f"),
     "dotted name": b"\x80\x04\x8c\x05numpy\x8c\x0dndarray.dumps\x93.",
+    "name with line breaks": b"\x80\x04\x8c\x05a\nb\nc\x8c\x03d\ne\x93.",
+    "endless name": b"\x80\x02c" + b"m" * 100_000 + b"\nx\n.",
     "ndarray called": global_call(b"numpy", b"ndarray", b"J\xff\xff\xff\x7f"),
     "INST": b"(S'touch RAN'\nios\nsystem\n.",
     "OBJ": b"(cos\nsystem\nS'touch RAN'\no.",
@@ -123,7 +125,7 @@ HOSTILE = {
     "many opcodes": b"\x80\x02" + b"N" * 3_000_000 + b".",
     "nested tuples as a key": NESTED,
     "altered builder": b"\x80\x02" + DTYPE + b"}U\x05buildU\x01xsb.",
-    "altered function": b"\x80\x02cnumpy.core.numeric\n_frombuffer\nN}U\x0c__defaults__Nsb.",
+    "altered function": b"\x80\x02cnumpy.core.numeric\n_frombuffer\nN}U\x0c__defaults__Ns\x86b.",
     "encode again and again": b"\x80\x02c_codecs\nencode\nq\x00X" + struct.pack("<I", 50_000) + b"a" * 50_000
     + b"q\x01U\x06latin1q\x02000](" + b"h\x00h\x01h\x02\x86R" * 300 + b"e.",
     "odd encoding": b"\x80\x02c_codecs\nencode\nX\x01\x00\x00\x00aU\x03zip\x86R.",

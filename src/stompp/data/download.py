@@ -182,6 +182,7 @@ def _writing(part: Path, mode: str) -> BinaryIO:
 def _write(file: BinaryIO, chunk: bytes, part: Path) -> None:
     try:
         file.write(chunk)
+        file.flush()
     except OSError as error:  # a full disk is no reason to ask the server again
         raise UsageError(
             f"cannot write {part} ({error.strerror}); make room or choose another root or STOMPP_DATA, and load again"

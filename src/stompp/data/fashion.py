@@ -29,7 +29,7 @@ class IdxFormat:
     std: tuple[float, ...]
     url: str
     folders: tuple[str, ...]  # searched in this order; a download goes to the first
-    files: dict[str, tuple[str, tuple[int, ...]]]  # name without .gz → md5 of the .gz, shape
+    files: dict[str, tuple[str, tuple[int, ...]]]  # images, labels, images, labels: name → md5 of its .gz, shape
 
 
 def read_fashion(root: Path, download: bool = True) -> Dataset:
@@ -39,12 +39,13 @@ def read_fashion(root: Path, download: bool = True) -> Dataset:
 
 def read_idx_set(layout: IdxFormat, root: Path, download: bool = True) -> Dataset:
     """Reads a set of four idx files: training images and labels, test images and labels."""
-    arrays = [_read_idx(_find(layout, name, root, download), shape) for name, (_, shape) in layout.files.items()]
-    for (name, _), labels in zip(layout.files.items(), arrays):
-        bad = np.flatnonzero(labels >= len(layout.classes)) if labels.ndim == 1 else np.empty(0)
+    paths = [_find(layout, name, root, download) for name in layout.files]
+    arrays = [_read_idx(path, shape) for path, (_, shape) in zip(paths, layout.files.values())]
+    for path, labels in zip(paths[1::2], arrays[1::2]):
+        bad = np.flatnonzero(labels >= len(layout.classes))
         if bad.size:
             raise UsageError(
-                f"{name}: record {bad[0]} has the label {labels[bad[0]]}, but {layout.name} has labels 0 to "
+                f"{path}: record {bad[0]} has the label {labels[bad[0]]}, but {layout.name} has labels 0 to "
                 f"{len(layout.classes) - 1}; the file is damaged: delete it and load again"
             )
     train, test = (Split(torch.from_numpy(x)[:, None], torch.from_numpy(y).long()) for x, y in (arrays[:2], arrays[2:]))

@@ -55,8 +55,9 @@ def read_batch(path: Path, label_key: str) -> tuple[np.ndarray, np.ndarray]:
         if not isinstance(labels, list) or not all(type(label) is int and abs(label) < 1 << 31 for label in labels):
             raise pickle.UnpicklingError(f"its entry {label_key!r} is not a list of whole numbers")
     except pickle.UnpicklingError as error:
+        reason = " ".join(str(error).split())[:200]  # names in the file can be long, with line breaks
         raise UsageError(
-            f"{path} is refused as a CIFAR batch: {error}; nothing in it was run. "
+            f"{path} is refused as a CIFAR batch: {reason}; nothing in it was run. "
             f"Delete the folder {path.parent} and load again"
         ) from None
     return images, np.asarray(labels, dtype=np.int64)
