@@ -139,7 +139,7 @@ class Site(nn.Module):
                 f"activation site {self.name!r} got a sample of shape {tuple(u.shape[1:])}, but its mask was made for "
                 f"{tuple(self.mask.shape)}; call stompp.prepare with an example of the shape you train with"
             )
-        return torch.where(self.mask, self._hard(u), self._smooth(u))
+        return torch.where(self._aligned(self.mask, u), self._hard(u), self._smooth(u))
 
     def _smooth(self, u: Tensor) -> Tensor:
         return u if self.kind == "weight" else clip(u)
@@ -147,8 +147,16 @@ class Site(nn.Module):
     def _hard(self, u: Tensor) -> Tensor:
         if self.surrogate is not None:
             return SurrogateSign.apply(u, self.surrogate)  # type: ignore[no-any-return, no-untyped-call]
-        # `held` is set only with hold_frozen: the values that frozen entries had when they froze.
-        return sign(u if self.held is None else self.held)
+        if self.held is not None:  # only with hold_frozen, while moving: the values that frozen entries froze with
+            assert self.mask is not None
+            u = torch.where(self.mask, self.held, u)
+        return sign(u)
+
+    def _aligned(self, mask: Tensor, u: Tensor) -> Tensor:
+        """Lay the mask out in memory as u is: where() gives its result the layout of its first argument."""
+        if u.is_contiguous():
+            return mask
+        return torch.empty_like(u if self.kind == "weight" else u[:1], dtype=torch.bool).copy_(mask)
 
     def begin(self, device: torch.device | None = None) -> None:
         """Enter the phase `moving` with an empty mask."""
