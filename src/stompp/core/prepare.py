@@ -212,8 +212,8 @@ def _activation_site(name: str, call: Call, config: Binarize, position: int) -> 
 def _swap(model: nn.Module, swaps: dict[int, nn.Module]) -> list[tuple[nn.Module, str, nn.Module]]:
     undo = []
     for parent in list(model.modules()):
-        for attribute, child in list(parent.named_children()):
-            if id(child) in swaps:
+        for attribute, child in list(parent._modules.items()):  # named_children() would hide a second name
+            if child is not None and id(child) in swaps:
                 undo.append((parent, attribute, child))
                 swaps[id(child)].train(child.training)
                 setattr(parent, attribute, swaps[id(child)])
@@ -278,7 +278,7 @@ def convert(model: nn.Module, *, early: bool = False) -> nn.Module:
     for module in list(model.modules()):
         if isinstance(module, _BinaryLayer) and module.site is not None:
             module.convert_weight()
-        for attribute, child in list(module.named_children()):
+        for attribute, child in list(module._modules.items()):
             if isinstance(child, BinaryActivation):
                 setattr(module, attribute, Sign())
     for key, hook in list(model._forward_pre_hooks.items()):
