@@ -53,20 +53,20 @@ struct BinaryAvx2 {
         const std::uint8_t *w = static_cast<const std::uint8_t *>(conv.weights) + block.weights;
         __m256i acc[P][L];
         int budget = kWords;
-        for (int i = 0; i < P; ++i)
-            for (int l = 0; l < L; ++l) acc[i][l] = _mm256_setzero_si256();
+        STOMPP_UNROLL for (int i = 0; i < P; ++i)
+            STOMPP_UNROLL for (int l = 0; l < L; ++l) acc[i][l] = _mm256_setzero_si256();
         for (const Run *run = conv.runs, *last = run + conv.n_runs; run != last; ++run) {
             const std::uint8_t *x[P];
-            for (int i = 0; i < P; ++i) x[i] = reinterpret_cast<const std::uint8_t *>(tile.window[i] + run->offset);
+            STOMPP_UNROLL for (int i = 0; i < P; ++i) x[i] = reinterpret_cast<const std::uint8_t *>(tile.window[i] + run->offset);
             for (std::ptrdiff_t word = 0; word < run->length; ++word) {
                 for (int byte = 0; byte < 4; ++byte, w += 64 * L) {
                     __m256i weight[2 * L];
-                    for (int l = 0; l < 2 * L; ++l)
+                    STOMPP_UNROLL for (int l = 0; l < 2 * L; ++l)
                         weight[l] = _mm256_loadu_si256(reinterpret_cast<const __m256i *>(w + 32 * l));
-                    for (int i = 0; i < P; ++i) {
+                    STOMPP_UNROLL for (int i = 0; i < P; ++i) {
                         const std::size_t index = x[i][4 * word + byte];
                         const __m256i low = entry(kLow.row[index]), high = entry(kHigh.row[index]);
-                        for (int l = 0; l < L; ++l) {
+                        STOMPP_UNROLL for (int l = 0; l < L; ++l) {
                             acc[i][l] = _mm256_add_epi8(acc[i][l], _mm256_shuffle_epi8(low, weight[l]));
                             acc[i][l] = _mm256_add_epi8(acc[i][l], _mm256_shuffle_epi8(high, weight[L + l]));
                         }
@@ -82,15 +82,15 @@ struct BinaryAvx2 {
     }
 
     template <int P, int L> static void flush(__m256i (&acc)[P][L], std::int32_t (*popcount)[kLanes]) {
-        for (int i = 0; i < P; ++i) {
-            for (int l = 0; l < L; ++l) {
+        STOMPP_UNROLL for (int i = 0; i < P; ++i) {
+            STOMPP_UNROLL for (int l = 0; l < L; ++l) {
                 widen(acc[i][l], popcount[i] + 32 * l);
                 acc[i][l] = _mm256_setzero_si256();
             }
         }
     }
 
-    template <int P, int V> static void tile(const Conv &conv, const Block &block, const Tile<std::uint32_t> &tile) {
+    template <Mode, int P, int V> static void tile(const Conv &conv, const Block &block, const Tile<std::uint32_t> &tile) {
         std::int32_t popcount[P][kLanes] = {};
         count<P, (V + 1) / 2>(conv, block, tile, popcount);
         binary_epilogue(conv, block, tile, P, popcount);

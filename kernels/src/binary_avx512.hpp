@@ -7,29 +7,30 @@ namespace stompp {
 namespace {
 
 struct BinaryAvx512 {
-    template <int P, int V> static void tile(const Conv &conv, const Block &block, const Tile<std::uint32_t> &tile) {
+    template <Mode M, int P, int V>
+    [[gnu::always_inline]] static void tile(const Conv &conv, const Block &block, const Tile<std::uint32_t> &tile) {
         const std::uint32_t *w = static_cast<const std::uint32_t *>(conv.weights) + block.weights;
         __m512i acc[P][V];
-        for (int i = 0; i < P; ++i)
-            for (int v = 0; v < V; ++v) acc[i][v] = _mm512_setzero_si512();
+        STOMPP_UNROLL for (int i = 0; i < P; ++i)
+            STOMPP_UNROLL for (int v = 0; v < V; ++v) acc[i][v] = _mm512_setzero_si512();
         for (const Run *run = conv.runs, *last = run + conv.n_runs; run != last; ++run) {
             const std::uint32_t *x[P];
-            for (int i = 0; i < P; ++i) x[i] = tile.window[i] + run->offset;
+            STOMPP_UNROLL for (int i = 0; i < P; ++i) x[i] = tile.window[i] + run->offset;
             for (std::ptrdiff_t k = 0; k < run->length; ++k, w += 16 * V) {
                 __m512i weight[V];
-                for (int v = 0; v < V; ++v) weight[v] = _mm512_loadu_si512(w + 16 * v);
-                for (int i = 0; i < P; ++i) {
+                STOMPP_UNROLL for (int v = 0; v < V; ++v) weight[v] = _mm512_loadu_si512(w + 16 * v);
+                STOMPP_UNROLL for (int i = 0; i < P; ++i) {
                     const __m512i word = _mm512_set1_epi32(static_cast<int>(x[i][k]));
-                    for (int v = 0; v < V; ++v)
+                    STOMPP_UNROLL for (int v = 0; v < V; ++v)
                         acc[i][v] = _mm512_add_epi32(acc[i][v], _mm512_popcnt_epi32(_mm512_xor_si512(weight[v], word)));
                 }
             }
         }
-        if (conv.limit) return threshold_epilogue<P, V>(conv, block, tile, acc);
+        if constexpr (M == Mode::threshold) return threshold_epilogue<P, V>(conv, block, tile, acc);
         __m512 dot[P][V];
-        for (int i = 0; i < P; ++i) {
-            const std::int32_t *start = conv.start + std::ptrdiff_t(tile.border[i]) * conv.columns + block.column;
-            for (int v = 0; v < V; ++v)
+        STOMPP_UNROLL for (int i = 0; i < P; ++i) {
+            const std::int32_t *start = conv.start + tile.table[i];
+            STOMPP_UNROLL for (int v = 0; v < V; ++v)
                 dot[i][v] = _mm512_cvtepi32_ps(
                     _mm512_sub_epi32(_mm512_loadu_si512(start + 16 * v), _mm512_slli_epi32(acc[i][v], 1)));
         }

@@ -32,6 +32,8 @@ struct Block {
     int channel;          // first output channel
     int count;            // output channels, 1..64
     int vectors;          // vectors of 16 lanes, 1..4
+    bool whole;           // 64 channels that fill two words, beginning with `word`
+    int word;
 };
 
 struct Conv {
@@ -43,9 +45,8 @@ struct Conv {
     const Block *blocks;
     const void *weights; // [block][run element][lane]; 32-bit lanes, or the AVX2 layout of binary_avx2.hpp
 
-    // per border class (exact zero padding) and column
-    const int *row_class, *col_class; // by output row and column; the class of a pixel is their sum
-    int columns;                      // length of a table row
+    // tables by border class (exact zero padding) and column
+    const int *row_table, *col_table; // by output row and column: their sum is where the class of a pixel begins
     // Binary: the dot product is start - 2 * popcount. Threshold epilogue: the bit is popcount <= limit.
     const std::int32_t *start;      // binary [class][column]; int8 [column] (added to the sum); unused for float
     const std::int32_t *limit;      // [class][column], for a residual bit of 0 (-1) or no residual; null: float epilogue

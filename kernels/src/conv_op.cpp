@@ -56,7 +56,8 @@ struct ConvOp : Op {
     std::vector<Run> runs;
     std::vector<Block> blocks;
     std::vector<std::uint32_t> weights; // bits, floats or bytes
-    std::vector<int> row_class, col_class;
+    int columns = 0; // of the tables, padded to whole vectors
+    std::vector<int> row_table, col_table;
     std::vector<std::int32_t> start, limit, limit_plus;
     std::vector<float> mul, bias;
 
@@ -77,8 +78,8 @@ struct ConvOp : Op {
         conv.n_runs = static_cast<int>(runs.size());
         conv.blocks = blocks.data();
         conv.weights = weights.data();
-        conv.row_class = row_class.data();
-        conv.col_class = col_class.data();
+        conv.row_table = row_table.data();
+        conv.col_table = col_table.data();
         conv.start = start.empty() ? nullptr : start.data();
         conv.limit = limit.empty() ? nullptr : limit.data();
         conv.limit_plus = limit_plus.empty() ? nullptr : limit_plus.data();
@@ -211,7 +212,9 @@ std::unique_ptr<ConvOp> prepare(Program &program, Form form, int input, int chan
     for (int g = 0; g < window.groups; ++g) {
         for (int c = 0; c < group_out; c += kBlockChannels) {
             const int count = std::min(kBlockChannels, group_out - c), vectors = (count + 15) / 16;
-            op->blocks.push_back({weights, g * per_tap, column, g * group_out + c, count, vectors});
+            const int channel = g * group_out + c;
+            const bool whole = count == kBlockChannels && channel % 32 == 0;
+            op->blocks.push_back({weights, g * per_tap, column, channel, count, vectors, whole, channel / 32});
             weights += elements * (nibbles ? std::size_t((vectors + 1) / 2) * 32 * 8 : std::size_t(vectors) * 16);
             column += vectors * 16;
             op->steps += vectors * elements / window.groups;
@@ -219,7 +222,7 @@ std::unique_ptr<ConvOp> prepare(Program &program, Form form, int input, int chan
     }
     check(weights <= std::size_t(1) << 30, "conv: weights too large");
     op->weights.assign(nibbles ? weights / 4 : weights, 0);
-    op->conv.columns = column;
+    op->columns = column;
     return op;
 }
 
@@ -228,17 +231,17 @@ Outputs complete(Program &program, std::unique_ptr<ConvOp> op, int channels, con
     op->conv.clamp = epilogue.clamp;
     op->conv.low = epilogue.low;
     op->conv.high = epilogue.high;
-    op->mul.assign(op->conv.columns, 0.0f);
-    op->bias.assign(op->conv.columns, 0.0f);
+    op->mul.assign(op->columns, 0.0f);
+    op->bias.assign(op->columns, 0.0f);
     if (epilogue.mul) {
         for (const Block &block : op->blocks) {
             std::copy_n(epilogue.mul + block.channel, block.count, op->mul.begin() + block.column);
             std::copy_n(epilogue.bias + block.channel, block.count, op->bias.begin() + block.column);
         }
     }
-    if (op->row_class.empty()) {
-        op->row_class.assign(op->conv.out_h, 0);
-        op->col_class.assign(op->conv.out_w, 0);
+    if (op->row_table.empty()) {
+        op->row_table.assign(op->conv.out_h, 0);
+        op->col_table.assign(op->conv.out_w, 0);
     }
     if (epilogue.want_float) op->outputs.floats = program.add_value(Kind::floats, op->conv.out_h, op->conv.out_w, channels);
     if (epilogue.want_bits) op->outputs.bits = program.add_value(Kind::bits, op->conv.out_h, op->conv.out_w, channels);
@@ -271,7 +274,7 @@ Outputs Program::binary_conv(int input, int channels, const Window &window, cons
     const bool nibbles = kernels_.layout == BinaryLayout::nibbles;
 
     // Weights, and for each channel and tap how many of its bits are 1.
-    std::vector<std::int32_t> ones(std::size_t(op->conv.columns) * kernel_h * kernel_w, 0);
+    std::vector<std::int32_t> ones(std::size_t(op->columns) * kernel_h * kernel_w, 0);
     auto *const as_bytes = reinterpret_cast<std::uint8_t *>(op->weights.data());
     each_weight(*op, group_in, [&](const Block &block, int lane, int tap, int c, std::int64_t term) {
         const std::uint8_t *row = weight + (block.channel + lane) * bytes;
@@ -289,12 +292,13 @@ Outputs Program::binary_conv(int input, int channels, const Window &window, cons
     // A padded pixel is all zero bits and so counts the ones of the weights there: the table takes them out again.
     const Axis rows(in.height, op->conv.out_h, kernel_h, window.stride[0], window.dilation[0], window.padding[0]);
     const Axis cols(in.width, op->conv.out_w, kernel_w, window.stride[1], window.dilation[1], window.padding[1]);
-    const int columns = op->conv.columns, col_classes = static_cast<int>(cols.ranges.size());
+    const int columns = op->columns, col_classes = static_cast<int>(cols.ranges.size());
     const std::int64_t classes = std::int64_t(rows.ranges.size()) * col_classes;
     check(classes * columns <= kMostTable, "conv: too many border classes");
-    op->row_class = rows.classes;
-    op->col_class = cols.classes;
-    for (int &c : op->row_class) c *= col_classes;
+    op->row_table = rows.classes;
+    op->col_table = cols.classes;
+    for (int &entry : op->row_table) entry *= col_classes * columns;
+    for (int &entry : op->col_table) entry *= columns;
     op->start.assign(classes * columns, 0);
     if (epilogue.threshold) op->limit.assign(classes * columns, -1);
     if (epilogue.threshold && epilogue.residual >= 0) op->limit_plus.assign(classes * columns, -1);
@@ -351,7 +355,7 @@ Outputs Program::int8_conv(int input, int channels, const Window &window, const 
     op->kernel = kernels_.int8_conv;
     const int words = (in_channels + 3) / 4;
     const std::int64_t terms = std::int64_t(window.kernel[0]) * window.kernel[1] * in_channels;
-    op->start.assign(op->conv.columns, 0);
+    op->start.assign(op->columns, 0);
     each_weight(*op, in_channels, [&](const Block &block, int lane, int tap, int c, std::int64_t term) {
         const std::int8_t w = weight[(block.channel + lane) * terms + term];
         op->start[block.column + lane] -= 128 * w;

@@ -45,17 +45,16 @@ template <class T>
 inline void threshold_epilogue(const Conv &conv, const Block &block, const Tile<T> &tile, int pixels,
                                const std::int32_t (*popcount)[kLanes]) {
     const int lanes = 16 * block.vectors;
+    std::uint32_t *const out = static_cast<std::uint32_t *>(conv.out_bits.data);
     for (int i = 0; i < pixels; ++i) {
-        const std::ptrdiff_t entry = std::ptrdiff_t(tile.border[i]) * conv.columns + block.column;
-        std::uint64_t bits = at_most(popcount[i], conv.limit + entry, lanes);
+        std::uint64_t bits = at_most(popcount[i], conv.limit + tile.table[i], lanes);
         if (conv.limit_plus) {
-            const std::uint64_t plus = at_most(popcount[i], conv.limit_plus + entry, lanes);
+            const std::uint64_t plus = at_most(popcount[i], conv.limit_plus + tile.table[i], lanes);
             const std::uint64_t residual =
-                read_bits(pointer<std::uint32_t>(conv.residual_bits, tile.pixel[i]), block.channel, block.count);
+                read_block(static_cast<const std::uint32_t *>(conv.residual_bits.data) + tile.residual_bits[i], block);
             bits = (plus & residual) | (bits & ~residual);
         }
-        write_bits(pointer<std::uint32_t>(conv.out_bits, tile.pixel[i]), block.channel, block.count,
-                   bits & first_bits(block.count));
+        write_block(out + tile.out_bits[i], block, bits & first_bits(block.count));
     }
 }
 
@@ -68,12 +67,13 @@ inline void float_epilogue(const Conv &conv, const Block &block, const Tile<T> &
         float addend[kLanes], y[kLanes];
         for (int c = 0; c < lanes; ++c) addend[c] = bias[c];
         if (conv.residual_float.data) {
-            const float *residual = pointer<float>(conv.residual_float, tile.pixel[i]) + block.channel;
+            const float *residual =
+                static_cast<const float *>(conv.residual_float.data) + tile.residual_float[i] + block.channel;
             for (int c = 0; c < block.count; ++c) addend[c] += residual[c];
         }
         if (conv.residual_bits.data) {
             const std::uint64_t residual =
-                read_bits(pointer<std::uint32_t>(conv.residual_bits, tile.pixel[i]), block.channel, block.count);
+                read_block(static_cast<const std::uint32_t *>(conv.residual_bits.data) + tile.residual_bits[i], block);
             for (int c = 0; c < lanes; ++c) addend[c] += residual >> c & 1 ? 1.0f : -1.0f;
         }
         for (int c = 0; c < lanes; ++c) y[c] = __builtin_fmaf(acc[i][c], mul[c], addend[c]);
@@ -84,10 +84,11 @@ inline void float_epilogue(const Conv &conv, const Block &block, const Tile<T> &
             }
         }
         if (conv.out_float.data)
-            std::memcpy(pointer<float>(conv.out_float, tile.pixel[i]) + block.channel, y, block.count * sizeof(float));
+            std::memcpy(static_cast<float *>(conv.out_float.data) + tile.out_float[i] + block.channel, y,
+                        block.count * sizeof(float));
         if (conv.out_bits.data)
-            write_bits(pointer<std::uint32_t>(conv.out_bits, tile.pixel[i]), block.channel, block.count,
-                       not_negative(y, lanes) & first_bits(block.count));
+            write_block(static_cast<std::uint32_t *>(conv.out_bits.data) + tile.out_bits[i], block,
+                        not_negative(y, lanes) & first_bits(block.count));
     }
 }
 
@@ -98,7 +99,7 @@ inline void binary_epilogue(const Conv &conv, const Block &block, const Tile<T> 
     if (conv.limit) return threshold_epilogue(conv, block, tile, pixels, popcount);
     float dot[kTilePixels][kLanes];
     for (int i = 0; i < pixels; ++i) {
-        const std::int32_t *start = conv.start + std::ptrdiff_t(tile.border[i]) * conv.columns + block.column;
+        const std::int32_t *start = conv.start + tile.table[i];
         for (int c = 0; c < 16 * block.vectors; ++c) dot[i][c] = static_cast<float>(start[c] - 2 * popcount[i][c]);
     }
     float_epilogue(conv, block, tile, pixels, dot);

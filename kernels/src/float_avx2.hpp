@@ -8,25 +8,25 @@ namespace stompp {
 namespace {
 
 struct FloatAvx2 {
-    template <int P, int V> static void tile(const Conv &conv, const Block &block, const Tile<float> &tile) {
+    template <Mode, int P, int V> static void tile(const Conv &conv, const Block &block, const Tile<float> &tile) {
         float out[P][kLanes];
         for (int v = 0; v < V; ++v) {
             const float *w = static_cast<const float *>(conv.weights) + block.weights + 16 * v;
             __m256 acc[P][2];
-            for (int i = 0; i < P; ++i) acc[i][0] = acc[i][1] = _mm256_setzero_ps();
+            STOMPP_UNROLL for (int i = 0; i < P; ++i) acc[i][0] = acc[i][1] = _mm256_setzero_ps();
             for (const Run *run = conv.runs, *last = run + conv.n_runs; run != last; ++run) {
                 const float *x[P];
-                for (int i = 0; i < P; ++i) x[i] = tile.window[i] + run->offset;
+                STOMPP_UNROLL for (int i = 0; i < P; ++i) x[i] = tile.window[i] + run->offset;
                 for (std::ptrdiff_t k = 0; k < run->length; ++k, w += 16 * V) {
                     const __m256 w0 = _mm256_loadu_ps(w), w1 = _mm256_loadu_ps(w + 8);
-                    for (int i = 0; i < P; ++i) {
+                    STOMPP_UNROLL for (int i = 0; i < P; ++i) {
                         const __m256 value = _mm256_broadcast_ss(x[i] + k);
                         acc[i][0] = _mm256_fmadd_ps(value, w0, acc[i][0]);
                         acc[i][1] = _mm256_fmadd_ps(value, w1, acc[i][1]);
                     }
                 }
             }
-            for (int i = 0; i < P; ++i) {
+            STOMPP_UNROLL for (int i = 0; i < P; ++i) {
                 _mm256_storeu_ps(out[i] + 16 * v, acc[i][0]);
                 _mm256_storeu_ps(out[i] + 16 * v + 8, acc[i][1]);
             }

@@ -7,20 +7,21 @@ namespace stompp {
 namespace {
 
 struct FloatAvx512 {
-    template <int P, int V> static void tile(const Conv &conv, const Block &block, const Tile<float> &tile) {
+    template <Mode, int P, int V>
+    [[gnu::always_inline]] static void tile(const Conv &conv, const Block &block, const Tile<float> &tile) {
         const float *w = static_cast<const float *>(conv.weights) + block.weights;
         __m512 acc[P][V];
-        for (int i = 0; i < P; ++i)
-            for (int v = 0; v < V; ++v) acc[i][v] = _mm512_setzero_ps();
+        STOMPP_UNROLL for (int i = 0; i < P; ++i)
+            STOMPP_UNROLL for (int v = 0; v < V; ++v) acc[i][v] = _mm512_setzero_ps();
         for (const Run *run = conv.runs, *last = run + conv.n_runs; run != last; ++run) {
             const float *x[P];
-            for (int i = 0; i < P; ++i) x[i] = tile.window[i] + run->offset;
+            STOMPP_UNROLL for (int i = 0; i < P; ++i) x[i] = tile.window[i] + run->offset;
             for (std::ptrdiff_t k = 0; k < run->length; ++k, w += 16 * V) {
                 __m512 weight[V];
-                for (int v = 0; v < V; ++v) weight[v] = _mm512_loadu_ps(w + 16 * v);
-                for (int i = 0; i < P; ++i) {
+                STOMPP_UNROLL for (int v = 0; v < V; ++v) weight[v] = _mm512_loadu_ps(w + 16 * v);
+                STOMPP_UNROLL for (int i = 0; i < P; ++i) {
                     const __m512 value = _mm512_set1_ps(x[i][k]);
-                    for (int v = 0; v < V; ++v) acc[i][v] = _mm512_fmadd_ps(value, weight[v], acc[i][v]);
+                    STOMPP_UNROLL for (int v = 0; v < V; ++v) acc[i][v] = _mm512_fmadd_ps(value, weight[v], acc[i][v]);
                 }
             }
         }

@@ -7,26 +7,27 @@ namespace stompp {
 namespace {
 
 struct Int8Avx512 {
-    template <int P, int V> static void tile(const Conv &conv, const Block &block, const Tile<std::uint32_t> &tile) {
+    template <Mode, int P, int V>
+    [[gnu::always_inline]] static void tile(const Conv &conv, const Block &block, const Tile<std::uint32_t> &tile) {
         const std::uint32_t *w = static_cast<const std::uint32_t *>(conv.weights) + block.weights;
         __m512i acc[P][V];
-        for (int i = 0; i < P; ++i)
-            for (int v = 0; v < V; ++v) acc[i][v] = _mm512_loadu_si512(conv.start + block.column + 16 * v);
+        STOMPP_UNROLL for (int i = 0; i < P; ++i)
+            STOMPP_UNROLL for (int v = 0; v < V; ++v) acc[i][v] = _mm512_loadu_si512(conv.start + block.column + 16 * v);
         for (const Run *run = conv.runs, *last = run + conv.n_runs; run != last; ++run) {
             const std::uint32_t *x[P];
-            for (int i = 0; i < P; ++i) x[i] = tile.window[i] + run->offset;
+            STOMPP_UNROLL for (int i = 0; i < P; ++i) x[i] = tile.window[i] + run->offset;
             for (std::ptrdiff_t k = 0; k < run->length; ++k, w += 16 * V) {
                 __m512i weight[V];
-                for (int v = 0; v < V; ++v) weight[v] = _mm512_loadu_si512(w + 16 * v);
-                for (int i = 0; i < P; ++i) {
+                STOMPP_UNROLL for (int v = 0; v < V; ++v) weight[v] = _mm512_loadu_si512(w + 16 * v);
+                STOMPP_UNROLL for (int i = 0; i < P; ++i) {
                     const __m512i word = _mm512_set1_epi32(static_cast<int>(x[i][k]));
-                    for (int v = 0; v < V; ++v) acc[i][v] = _mm512_dpbusd_epi32(acc[i][v], word, weight[v]);
+                    STOMPP_UNROLL for (int v = 0; v < V; ++v) acc[i][v] = _mm512_dpbusd_epi32(acc[i][v], word, weight[v]);
                 }
             }
         }
         __m512 dot[P][V];
-        for (int i = 0; i < P; ++i)
-            for (int v = 0; v < V; ++v) dot[i][v] = _mm512_cvtepi32_ps(acc[i][v]);
+        STOMPP_UNROLL for (int i = 0; i < P; ++i)
+            STOMPP_UNROLL for (int v = 0; v < V; ++v) dot[i][v] = _mm512_cvtepi32_ps(acc[i][v]);
         float_epilogue<P, V>(conv, block, tile, dot);
     }
 };

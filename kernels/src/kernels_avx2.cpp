@@ -7,9 +7,9 @@
 namespace stompp {
 extern const Kernels avx2_kernels = {
     "avx2",        BinaryLayout::nibbles,
-    sweep<std::uint32_t, BinaryAvx2>,
-    sweep<float, FloatAvx2>,
-    sweep<std::uint32_t, Int8Portable>,
+    sweep_binary<BinaryAvx2>,
+    sweep<float, FloatAvx2, Mode::arithmetic>,
+    sweep<std::uint32_t, Int8Portable, Mode::arithmetic>,
     sign_row,      unpack_row,
     quantize_row,  affine_row,
     clamp_row,     add_row,

@@ -7,9 +7,9 @@
 namespace stompp {
 extern const Kernels avx512_kernels = {
     "avx512",      BinaryLayout::lanes32,
-    sweep<std::uint32_t, BinaryAvx512>,
-    sweep<float, FloatAvx512>,
-    sweep<std::uint32_t, Int8Avx512>,
+    sweep_binary<BinaryAvx512>,
+    sweep<float, FloatAvx512, Mode::arithmetic>,
+    sweep<std::uint32_t, Int8Avx512, Mode::arithmetic>,
     sign_row,      unpack_row,
     quantize_row,  affine_row,
     clamp_row,     add_row,

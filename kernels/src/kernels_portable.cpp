@@ -5,9 +5,9 @@
 namespace stompp {
 extern const Kernels portable_kernels = {
     "portable",    BinaryLayout::lanes32,
-    sweep<std::uint32_t, BinaryPortable>,
-    sweep<float, FloatPortable>,
-    sweep<std::uint32_t, Int8Portable>,
+    sweep_binary<BinaryPortable>,
+    sweep<float, FloatPortable, Mode::arithmetic>,
+    sweep<std::uint32_t, Int8Portable, Mode::arithmetic>,
     sign_row,      unpack_row,
     quantize_row,  affine_row,
     clamp_row,     add_row,

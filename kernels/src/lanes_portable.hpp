@@ -20,7 +20,7 @@ inline void each_element(const Conv &conv, const Tile<T> &tile, const W *w, Step
 }
 
 struct BinaryPortable {
-    template <int P, int V> static void tile(const Conv &conv, const Block &block, const Tile<std::uint32_t> &tile) {
+    template <Mode, int P, int V> static void tile(const Conv &conv, const Block &block, const Tile<std::uint32_t> &tile) {
         std::int32_t acc[P][kLanes] = {};
         each_element<P, V>(conv, tile, static_cast<const std::uint32_t *>(conv.weights) + block.weights,
                            [&](int i, std::uint32_t x, const std::uint32_t *w) {
@@ -32,7 +32,7 @@ struct BinaryPortable {
 };
 
 struct FloatPortable {
-    template <int P, int V> static void tile(const Conv &conv, const Block &block, const Tile<float> &tile) {
+    template <Mode, int P, int V> static void tile(const Conv &conv, const Block &block, const Tile<float> &tile) {
         float acc[P][kLanes] = {};
         each_element<P, V>(conv, tile, static_cast<const float *>(conv.weights) + block.weights,
                            [&](int i, float x, const float *w) {
@@ -43,7 +43,7 @@ struct FloatPortable {
 };
 
 struct Int8Portable {
-    template <int P, int V> static void tile(const Conv &conv, const Block &block, const Tile<std::uint32_t> &tile) {
+    template <Mode, int P, int V> static void tile(const Conv &conv, const Block &block, const Tile<std::uint32_t> &tile) {
         std::int32_t acc[P][kLanes] = {};
         float dot[P][kLanes];
         each_element<P, V>(conv, tile, static_cast<const std::uint32_t *>(conv.weights) + block.weights,
