@@ -47,7 +47,7 @@ def main() -> None:
     if arguments.step:
         step = training_step()
         share = statistics.median(times["32x32, crop and flip"]) / step
-        print(f"{'ResNet-18 training step, batch 128':44s} {step * 1e3:8.0f} ms   data path: {100 * share:.2f} %")
+        print(f"{'ResNet-18 training step, batch 128':44s} {step * 1e3:8.0f} ms   data path: {100 * share:.3f} %")
 
 
 def variants() -> dict[str, Callable[[], object]]:

@@ -84,7 +84,8 @@ def _read_idx(path: Path, shape: tuple[int, ...]) -> np.ndarray:
         raise UsageError(f"{path} has {found} bytes, expected {expected}; delete it and load again")
     if not raw.startswith(header):
         raise UsageError(f"{path} does not begin as an idx file of shape {shape}; delete it and load again")
-    return np.frombuffer(raw, dtype=np.uint8, offset=len(header)).reshape(shape).copy()
+    values: np.ndarray = np.frombuffer(raw, dtype=np.uint8, offset=len(header)).copy()
+    return values.reshape(shape)
 
 
 FASHION = IdxFormat(

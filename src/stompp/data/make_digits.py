@@ -17,7 +17,7 @@ _MASK = (1 << 64) - 1
 
 
 def main() -> None:
-    from sklearn.datasets import load_digits
+    from sklearn.datasets import load_digits  # type: ignore[import-not-found]
 
     digits = load_digits()
     images, labels = digits.images.astype(np.uint8), digits.target.astype(np.uint8)

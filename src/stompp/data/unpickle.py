@@ -114,7 +114,8 @@ class _Dtype:
     def build(self) -> np.dtype[Any]:
         if self.code not in ("u1", "i4", "i8") or self.order not in ("|", "=", "<", ">"):
             raise pickle.UnpicklingError("it holds an array that is neither of bytes nor of whole numbers")
-        return np.dtype(self.code).newbyteorder(self.order)
+        kind: np.dtype[Any] = np.dtype(self.code).newbyteorder(self.order)
+        return kind
 
 
 class _Array:
