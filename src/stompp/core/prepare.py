@@ -18,7 +18,8 @@ from __future__ import annotations
 import re
 import warnings
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, Literal, get_args, get_type_hints
@@ -108,16 +109,17 @@ def prepare(
     swaps = _make_swaps(seen, chosen, config)
     undo = _swap(model, swaps)
     try:
-        _disable_fused_transformer(model)
+        undo += _disable_fused_transformer(model)
+        _refuse_unreached(model, example)
         if config.binary_activations and config.weights != "float":
             problems = find_not_binary(model, example)
             if problems:
                 raise UsageError(_explain(problems, seen, model))
+        _warn_of_leftovers(model, seen, config, skip)
     except BaseException:
-        for parent, attribute, old in undo:
-            setattr(parent, attribute, old)
+        for owner, attribute, old in undo:
+            setattr(owner, attribute, old)
         raise
-    _warn_of_leftovers(model, seen, config, skip)
     if any(isinstance(m, BinaryActivation) and len(m.sites) > 1 for m in model.modules()):
         model.register_forward_pre_hook(reset_turns)
     return model
@@ -135,31 +137,39 @@ def _refuse_unpreparable(model: nn.Module) -> None:
 
 def _choose(model: nn.Module, seen: Trace, config: Binarize, skip: Skip | None) -> set[int]:
     """Return the ids of the modules to swap."""
-    layers = [call for call in seen.calls if type(call.module) in BINARY_LAYERS]
+    names = {id(call.module): call.name for call in seen.calls}
+    modules = {id(call.module): call.module for call in seen.calls}
+    with _roles(seen):
+        kept = {key for key, module in modules.items() if skip is None or not skip(names[key], module)}
+    wanted = set()
+    for key, module in modules.items():
+        if isinstance(module, WEIGHT_LAYERS):
+            if config.weights != "float" and key in kept:
+                if not isinstance(module._parameters.get("weight"), nn.Parameter):
+                    raise UsageError(
+                        f"layer {names[key]!r} has a parametrization (weight or spectral norm) that recomputes its "
+                        "weight: remove it with torch.nn.utils.parametrize.remove_parametrizations, or skip the layer"
+                    )
+                if type(module) in BINARY_LAYERS:
+                    wanted.add(key)
+        elif isinstance(module, ACTIVATIONS) and config.activations != "relu" and key in kept:
+            wanted.add(key)
+    return wanted
+
+
+@contextmanager
+def _roles(seen: Trace) -> Iterator[None]:
+    """Tell paper_policy which layers come first and last in the forward pass, and which are projections."""
+    layers = [call for call in seen.calls if isinstance(call.module, WEIGHT_LAYERS)]
     roles = {id(call.module): "projection" for call in layers if _PROJECTION.search(call.name)}
     if layers:
         roles[id(layers[0].module)] = "first"
         roles[id(layers[-1].module)] = "last"
     token = _ROLES.set(roles)
     try:
-        names = {id(call.module): call.name for call in seen.calls}
-        modules = {id(call.module): call.module for call in seen.calls}
-        kept = {key for key, module in modules.items() if skip is None or not skip(names[key], module)}
+        yield
     finally:
         _ROLES.reset(token)
-    wanted = set()
-    for key, module in modules.items():
-        if type(module) in BINARY_LAYERS:
-            if config.weights != "float" and key in kept:
-                if hasattr(module, "parametrizations"):
-                    raise UsageError(
-                        f"layer {names[key]!r} has a parametrization (weight or spectral norm) that recomputes its "
-                        "weight: remove it with torch.nn.utils.parametrize.remove_parametrizations, or skip the layer"
-                    )
-                wanted.add(key)
-        elif isinstance(module, ACTIVATIONS) and config.activations != "relu" and key in kept:
-            wanted.add(key)
-    return wanted
 
 
 def _make_swaps(seen: Trace, chosen: set[int], config: Binarize) -> dict[int, nn.Module]:
@@ -209,8 +219,8 @@ def _activation_site(name: str, call: Call, config: Binarize, position: int) -> 
     return Site(name, "activation", call.output_shape, position=position, surrogate=surrogate, scheduled=not ste)
 
 
-def _swap(model: nn.Module, swaps: dict[int, nn.Module]) -> list[tuple[nn.Module, str, nn.Module]]:
-    undo = []
+def _swap(model: nn.Module, swaps: dict[int, nn.Module]) -> list[tuple[nn.Module, str, Any]]:
+    undo: list[tuple[nn.Module, str, Any]] = []
     for parent in list(model.modules()):
         for attribute, child in list(parent._modules.items()):  # named_children() would hide a second name
             if child is not None and id(child) in swaps:
@@ -220,13 +230,29 @@ def _swap(model: nn.Module, swaps: dict[int, nn.Module]) -> list[tuple[nn.Module
     return undo
 
 
-def _disable_fused_transformer(model: nn.Module) -> None:
+def _disable_fused_transformer(model: nn.Module) -> list[tuple[nn.Module, str, Any]]:
     """Make torch's encoder layers call their modules in eval mode too, not a fused kernel that reads raw weights."""
+    undo: list[tuple[nn.Module, str, Any]] = []
     for module in model.modules():
-        if isinstance(module, nn.TransformerEncoderLayer) and any(isinstance(m, Site) for m in module.modules()):
+        if not any(isinstance(m, Site) for m in module.modules()):
+            continue
+        if isinstance(module, nn.TransformerEncoderLayer):
+            undo.append((module, "activation_relu_or_gelu", module.activation_relu_or_gelu))
             module.activation_relu_or_gelu = 0
         if isinstance(module, nn.TransformerEncoder):
+            undo.append((module, "use_nested_tensor", module.use_nested_tensor))
             module.use_nested_tensor = False
+    return undo
+
+
+def _refuse_unreached(model: nn.Module, example: Any) -> None:
+    reached = {id(call.module) for call in trace(model, example, (Site,)).calls}
+    for site in sites(model, scheduled=False):
+        if id(site) not in reached:
+            raise UsageError(
+                f"site {site.name!r} would never be reached: the model calls the module it had there through another "
+                "reference (a list or a closure). Use nn.ModuleList, or the attribute itself, in the forward pass"
+            )
 
 
 def _explain(problems: list[tuple[str, str]], seen: Trace, model: nn.Module) -> str:
@@ -243,7 +269,7 @@ def _explain(problems: list[tuple[str, str]], seen: Trace, model: nn.Module) -> 
 
 
 def _warn_of_leftovers(model: nn.Module, seen: Trace, config: Binarize, skip: Skip | None) -> None:
-    if config.activations != "relu" and not (config.binary_activations and config.weights != "float"):
+    if config.activations != "relu":
         for function, where in seen.functional:
             warnings.warn(
                 f"{where!r} calls the function {function}(), which stays as it is: make it a module to have it "
@@ -253,8 +279,13 @@ def _warn_of_leftovers(model: nn.Module, seen: Trace, config: Binarize, skip: Sk
     if config.weights == "float":
         return
     called = {id(call.module) for call in seen.calls}
-    for name, module in model.named_modules():
-        if isinstance(module, WEIGHT_LAYERS) and not isinstance(module, _BinaryLayer):
+    left = [
+        (n, m) for n, m in model.named_modules() if isinstance(m, WEIGHT_LAYERS) and not isinstance(m, _BinaryLayer)
+    ]
+    with _roles(seen):
+        for name, module in left:
+            if skip is not None and skip(name, module):
+                continue
             if type(module) not in BINARY_LAYERS:
                 reason = f"it is a {type(module).__name__}, a layer of its own kind"
             elif id(module) not in called:
