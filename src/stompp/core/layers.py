@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import torch  # noqa: F401  (for the doctests)
 from torch import Tensor, nn
 
-from .freeze import Site, clip, sign
+from .freeze import Site, clip, fully_binary, sign
 
 LayerT = TypeVar("LayerT", bound="_BinaryLayer")
 
@@ -49,9 +49,13 @@ class _BinaryLayer(nn.Module):
         weight: Tensor = self.site(self.weight)
         return weight
 
-    def convert_weight(self) -> None:
-        """Replace the latent weight by its sign, for good."""
-        self.weight = nn.Parameter(sign(self.weight.detach()), requires_grad=False)
+    def convert_weight(self, converted: dict[int, nn.Parameter]) -> None:
+        """Replace the latent weight by its binary view, for good; `converted` maps ids of latent weights to theirs."""
+        assert self.site is not None
+        if id(self.weight) not in converted:
+            with fully_binary(self.site):
+                converted[id(self.weight)] = nn.Parameter(self.site(self.weight).detach(), requires_grad=False)
+        self.weight = converted[id(self.weight)]
         self.site = None
 
 
@@ -137,6 +141,17 @@ class BinaryActivation(nn.Module):
         return site(input)  # type: ignore[no-any-return]
 
 
+ModuleT = TypeVar("ModuleT", bound=nn.Module)
+
+
+def adopt_hooks(module: ModuleT, replaced: nn.Module) -> ModuleT:
+    """Give a module the hooks of the one it replaces: the same dicts, so that their handles still remove them."""
+    for name, value in vars(replaced).items():
+        if "_hooks" in name and not name.startswith(("_state_dict", "_load_state_dict")):
+            vars(module)[name] = value
+    return module
+
+
 def reset_turns(model: nn.Module, args: Any) -> None:
     """Start counting calls anew; registered as a forward pre-hook of a model whose activations take turns."""
     for module in model.modules():
@@ -153,4 +168,5 @@ __all__ = [
     "BinaryLinear",
     "Clip",
     "Sign",
+    "adopt_hooks",
 ]

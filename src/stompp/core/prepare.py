@@ -29,7 +29,7 @@ from torch import nn
 from stompp.errors import UsageError
 
 from .freeze import Site, Surrogate, sites
-from .layers import BINARY_LAYERS, BinaryActivation, Clip, Sign, _BinaryLayer, reset_turns
+from .layers import BINARY_LAYERS, BinaryActivation, Clip, Sign, _BinaryLayer, adopt_hooks, reset_turns
 from .proof import find_not_binary
 from .trace import ACTIVATIONS, Call, Trace, trace
 
@@ -226,6 +226,7 @@ def _swap(model: nn.Module, swaps: dict[int, nn.Module]) -> list[tuple[nn.Module
             if child is not None and id(child) in swaps:
                 undo.append((parent, attribute, child))
                 swaps[id(child)].train(child.training)
+                adopt_hooks(swaps[id(child)], child)
                 setattr(parent, attribute, swaps[id(child)])
     return undo
 
@@ -306,12 +307,13 @@ def convert(model: nn.Module, *, early: bool = False) -> nn.Module:
                 f"site {site.name!r} is {site.phase}, so converting changes what the net computes: train until the "
                 "Freezer's last step, or pass early=True to convert the binary view"
             )
+    converted: dict[int, nn.Parameter] = {}  # layers that share a weight go on sharing it
     for module in list(model.modules()):
         if isinstance(module, _BinaryLayer) and module.site is not None:
-            module.convert_weight()
+            module.convert_weight(converted)
         for attribute, child in list(module._modules.items()):
             if isinstance(child, BinaryActivation):
-                setattr(module, attribute, Sign())
+                setattr(module, attribute, adopt_hooks(Sign(), child).train(child.training))
     for key, hook in list(model._forward_pre_hooks.items()):
         if hook is reset_turns:
             del model._forward_pre_hooks[key]
