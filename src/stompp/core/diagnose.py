@@ -117,3 +117,12 @@ class SignFlips:
         ratios = {name: (now[name] != self._last[name]).float().mean() for name in now}
         self._last = now
         return {name: ratio.item() for name, ratio in ratios.items()}
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Return the signs last looked at."""
+        return {name: signs.clone() for name, signs in self._last.items()}
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        """Count flips from the signs in a saved state on."""
+        for name, signs in self._last.items():
+            signs.copy_(state[name])

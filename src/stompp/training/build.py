@@ -1,0 +1,139 @@
+"""From a recipe to the things a run needs: data, model, optimizer, Freezer. Training, evaluation and tools share it."""
+
+from __future__ import annotations
+
+import inspect
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file
+from torch import nn
+
+from stompp import models
+from stompp.core.freeze import sites
+from stompp.core.freezer import Freezer
+from stompp.core.prepare import prepare
+from stompp.data import Augment, Batches, Dataset, load
+from stompp.errors import UsageError
+from stompp.recipes.schema import Recipe
+
+from .folder import RunFolder
+from .options import RunOptions
+
+
+def build_data(recipe: Recipe, options: RunOptions, device: torch.device) -> Dataset:
+    """Load the recipe's data set onto the device."""
+    return load(
+        recipe.data, options.data_root, device=device, download=options.download, limit_train=recipe.limit_train
+    )
+
+
+def training_batches(recipe: Recipe, data: Dataset, seed: int) -> Batches:
+    """Return the shuffled, augmented training batches."""
+    augment = Augment(crop_pad=recipe.crop_pad, flip=recipe.flip, resized_crop=recipe.resized_crop)
+    return Batches(data.train, recipe.batch_size, data.mean, data.std, augment=augment, seed=seed)
+
+
+def evaluation_batches(recipe: Recipe, data: Dataset) -> dict[str, Batches]:
+    """Return the plain batches of the test images and of the first `eval_train` training images."""
+    train = data.train.limited(min(recipe.eval_train, len(data.train)))
+    size = max(recipe.batch_size, 250)
+    return {
+        name: Batches(split, size, data.mean, data.std, shuffle=False, drop_last=False)
+        for name, split in (("test", data.test), ("train", train))
+    }
+
+
+def build_model(recipe: Recipe, image_shape: tuple[int, int, int], num_classes: int, seed: int) -> nn.Module:
+    """Build the recipe's model with weights drawn from the seed, and prepare it."""
+    channels = image_shape[0]
+    accepted = inspect.signature(models.MODELS[recipe.model]).parameters
+    arguments: dict[str, Any] = {"num_classes": num_classes}
+    if recipe.width is not None:
+        arguments["width"] = recipe.width
+    if "stem" in accepted:
+        arguments["stem"] = "imagenet" if image_shape[1] >= 128 else "cifar"
+    if "channels" in accepted:
+        arguments["channels"] = channels
+    elif channels != 3:
+        raise UsageError(
+            f"model {recipe.model!r} takes images of 3 channels and data {recipe.data!r} has {channels}; "
+            "choose a cifar_resnet"
+        )
+    torch.manual_seed(seed)
+    model = models.build(recipe.model, **arguments)
+    return prepare(model, torch.zeros(1, *image_shape), recipe.binarize)
+
+
+def build_optimizer(recipe: Recipe, model: nn.Module) -> torch.optim.Optimizer:
+    """Return the recipe's optimizer over all parameters."""
+    if recipe.optimizer == "adamw":
+        return torch.optim.AdamW(model.parameters(), lr=recipe.lr, weight_decay=recipe.weight_decay)
+    return torch.optim.SGD(
+        model.parameters(),
+        lr=recipe.lr,
+        momentum=recipe.momentum,
+        nesterov=recipe.momentum > 0,
+        weight_decay=recipe.weight_decay,
+    )
+
+
+def build_freezer(recipe: Recipe, model: nn.Module, steps_per_epoch: int, seed: int) -> Freezer:
+    """Return the Freezer over the recipe's whole training."""
+    return Freezer(
+        model,
+        recipe.epochs * steps_per_epoch,
+        order=recipe.order,
+        schedule=recipe.schedule,
+        refresh=recipe.refresh,
+        policy=recipe.policy,
+        granularity=recipe.granularity,
+        steps_per_epoch=steps_per_epoch,
+        hold_frozen=recipe.hold_frozen,
+        seed=seed,
+    )
+
+
+def initialise_from(model: nn.Module, source: str, seed: int, runs: Path) -> Path:
+    """Load the weights of a finished run into the model; `source` is a run folder or a recipe's name."""
+    folder = RunFolder(Path(source))
+    if not folder.recipe_file.exists():
+        folder = RunFolder(runs / source / f"seed{seed}")
+    if not folder.model_file.exists():
+        raise UsageError(
+            f"init_from {source!r}: there is no finished run in {folder.path}; train it first with "
+            f"`stompp train {source} --seed {seed}`"
+        )
+    load_weights(model, folder)
+    return folder.path
+
+
+def load_weights(model: nn.Module, folder: RunFolder) -> None:
+    """Load a finished run's weights."""
+    try:
+        state = load_file(folder.model_file)
+    except Exception as error:  # safetensors has its own error type, which is not in its Python API
+        raise UsageError(f"{folder.model_file} is damaged ({error}); train the run again") from None
+    ours = model.state_dict()
+    for name in sorted(set(ours) | set(state)):
+        if name not in state or name not in ours or state[name].shape != ours[name].shape:
+            told = [f"{tuple(d[name].shape)}" if name in d else "missing" for d in (state, ours)]
+            raise UsageError(
+                f"the weights in {folder.path} are of another model: {name!r} is {told[0]} there and {told[1]} here"
+            )
+    model.load_state_dict(state)
+
+
+def open_run(path: Path, options: RunOptions, device: torch.device) -> tuple[Recipe, int, Dataset, nn.Module]:
+    """Return recipe, seed, data and model (with its sites frozen as training left them) of a finished run."""
+    folder = RunFolder.existing(path)
+    recipe, seed = folder.read_recipe()
+    if not folder.done:
+        raise UsageError(f"the run in {path} is not finished; go on with `stompp train {recipe.name} --seed {seed}`")
+    data = build_data(recipe, options, device)
+    model = build_model(recipe, data.image_shape, data.num_classes, seed)
+    load_weights(model, folder)
+    for site in sites(model):
+        site.freeze()
+    return recipe, seed, data, model.to(device)

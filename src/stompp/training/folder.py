@@ -1,0 +1,175 @@
+"""A run's folder: which run it holds, whether it is finished, and that only one process writes to it.
+
+    recipe.json      what was asked for            metrics.jsonl      one line per epoch
+    env.json         what it ran on                checkpoint.pt      the newest state (and .prev.pt, the one before)
+    model.safetensors, DONE                        the result, once it is finished
+
+Nothing here is ever overwritten by another recipe's run.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import platform
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from stompp._version import __version__
+from stompp.errors import UsageError
+from stompp.recipes.schema import Recipe, differences
+
+
+class RunFolder:
+    """The paths of one run and what can be read from them."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.recipe_file = path / "recipe.json"
+        self.env_file = path / "env.json"
+        self.metrics_file = path / "metrics.jsonl"
+        self.checkpoint_file = path / "checkpoint.pt"
+        self.model_file = path / "model.safetensors"
+        self.done_file = path / "DONE"
+
+    @staticmethod
+    def of(recipe: Recipe, seed: int, runs: Path) -> RunFolder:
+        """Return the folder that a recipe's run with this seed has."""
+        return RunFolder(runs / recipe.name / f"seed{seed}")
+
+    @staticmethod
+    def existing(path: Path) -> RunFolder:
+        """Return the run folder at `path`, which must hold a run."""
+        folder = RunFolder(path)
+        if not folder.recipe_file.is_file():
+            inside = sorted(p.parent for p in path.glob("*/recipe.json")) if path.is_dir() else []
+            hint = f"; did you mean {inside[0]}?" if inside else "; give the folder that `stompp train` wrote"
+            raise UsageError(f"{path} is not a run folder: it has no recipe.json{hint}")
+        return folder
+
+    @property
+    def done(self) -> bool:
+        """True once the run is finished."""
+        return self.done_file.exists()
+
+    def read_recipe(self) -> tuple[Recipe, int]:
+        """Return the recipe and the seed of the run in this folder."""
+        try:
+            content = json.loads(self.recipe_file.read_text())
+            return Recipe.from_dict(content["recipe"]), int(content["seed"])
+        except (ValueError, KeyError, TypeError) as error:
+            if isinstance(error, UsageError):
+                raise
+            raise UsageError(f"{self.recipe_file} is not a recipe written by stompp ({error})") from None
+
+    def read_metrics(self) -> list[dict[str, Any]]:
+        """Return the lines of metrics.jsonl."""
+        if not self.metrics_file.exists():
+            return []
+        return [json.loads(line) for line in self.metrics_file.read_text().splitlines()]
+
+    def claim(self, recipe: Recipe, seed: int) -> None:
+        """Make the folder this run's, or refuse if it is another's."""
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UsageError(
+                f"cannot make the run folder {self.path} ({error.strerror}); choose another --runs"
+            ) from None
+        if self.recipe_file.exists():
+            theirs, their_seed = self.read_recipe()
+            other = differences(theirs, recipe)
+            if their_seed != seed:
+                other["seed"] = (their_seed, seed)
+            if other:
+                told = ", ".join(f"{name} is {a!r} there and {b!r} here" for name, (a, b) in other.items())
+                raise UsageError(f"{self.path} holds another run ({told}); it stays as it is. Choose another --runs")
+        elif any(p.name != ".lock" for p in self.path.iterdir()):
+            raise UsageError(
+                f"{self.path} has files in it but no recipe.json; it stays as it is. Choose another --runs"
+            )
+        else:
+            write_atomically(self.recipe_file, json.dumps({"recipe": recipe.to_dict(), "seed": seed}, indent=2) + "\n")
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keep other processes from training in this folder. The lock goes with the process, however it ends."""
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            handle = open(self.path / ".lock", "a+")  # noqa: SIM115 - held open for as long as the lock
+        except OSError as error:
+            raise UsageError(f"cannot write to {self.path} ({error.strerror}); choose another --runs") from None
+        with handle:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                handle.seek(0)
+                owner = handle.read().strip() or "?"
+                raise UsageError(f"{self.path} is in use by process {owner}; wait for it, or stop it") from None
+            handle.truncate(0)
+            handle.write(str(os.getpid()))
+            handle.flush()
+            yield
+
+
+def write_atomically(path: Path, content: str | bytes) -> None:
+    """Write a whole file or nothing: to a temporary name, to the disk, then renamed."""
+    data = content.encode() if isinstance(content, str) else content
+    temporary = path.with_name(path.name + ".tmp")
+    try:
+        with open(temporary, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        raise UsageError(f"cannot write {path} ({error.strerror}); nothing was lost, run the same again") from None
+
+
+def environment(device: torch.device) -> dict[str, Any]:
+    """Return what a result depends on besides its recipe: versions, hardware, threads, commit."""
+    return {
+        "stompp": __version__,
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "cpu": _cpu_name(),
+        "device": str(device) if device.type == "cpu" else torch.cuda.get_device_name(device),
+        "threads": torch.get_num_threads(),
+        "commit": _commit(),
+        "command": " ".join(sys.argv),
+    }
+
+
+def _cpu_name() -> str:
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()
+
+
+def _commit() -> str | None:
+    """Return the commit of the source tree stompp runs from, if it is one, marked + where it was changed."""
+    here = Path(__file__).parent
+    try:
+        told = subprocess.run(
+            ["git", "describe", "--always", "--abbrev=12", "--dirty=+", "--exclude=*"],
+            cwd=here,
+            capture_output=True,
+            text=True,
+            timeout=5,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return told.stdout.strip() or None
