@@ -12,7 +12,7 @@ from stompp.errors import UsageError
 
 from .freeze import fully_binary
 from .layers import _BinaryLayer
-from .trace import evaluating, run_example
+from .trace import evaluating, first_argument, run_example
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ def _watch(model: nn.Module, example: Any) -> tuple[Proof, list[tuple[str, str]]
     weights = inputs = 0
 
     def hook(name: str) -> Any:
-        def check(layer: _BinaryLayer, args: tuple[Tensor, ...]) -> None:
+        def check(layer: _BinaryLayer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
             nonlocal weights, inputs
             if name not in reached:
                 reached.add(name)
@@ -58,15 +58,16 @@ def _watch(model: nn.Module, example: Any) -> tuple[Proof, list[tuple[str, str]]
             if odd := _not_binary(layer.effective_weight()):
                 problems.setdefault(name, f"its weight has {odd}")
             if layer.binary_input:
-                inputs += args[0].numel()
-                if odd := _not_binary(args[0]):
+                given = first_argument(args, kwargs)
+                inputs += given.numel()
+                if odd := _not_binary(given):
                     problems.setdefault(name, f"its input has {odd}")
 
         return check
 
     with ExitStack() as stack:
         for name, layer in layers:
-            stack.callback(layer.register_forward_pre_hook(hook(name)).remove)
+            stack.callback(layer.register_forward_pre_hook(hook(name), with_kwargs=True).remove)
         stack.enter_context(fully_binary(model))
         stack.enter_context(evaluating(model))
         run_example(model, example)

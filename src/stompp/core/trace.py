@@ -71,6 +71,12 @@ def run_example(model: nn.Module, example: Any) -> Any:
     return model(example)
 
 
+def first_argument(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+    """Return a layer's input, given by position or by name."""
+    given: Tensor = args[0] if args else next(iter(kwargs.values()))
+    return given
+
+
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
     """Put the model in eval mode without gradients, and every module back to its own mode afterwards."""
@@ -96,14 +102,15 @@ def trace(model: nn.Module, example: Any, watched: tuple[type[nn.Module], ...]) 
 
         return hook
 
-    def leave(module: nn.Module, args: Any, output: Any) -> None:
+    def leave(module: nn.Module, args: Any, kwargs: dict[str, Any], output: Any) -> None:
         name, _ = stack.pop()
-        if isinstance(module, watched) and args and isinstance(args[0], Tensor) and isinstance(output, Tensor):
-            result.calls.append(Call(name, module, tuple(args[0].shape[1:]), tuple(output.shape[1:])))
+        if isinstance(module, watched) and isinstance(output, Tensor):
+            given = first_argument(args, kwargs)
+            result.calls.append(Call(name, module, tuple(given.shape[1:]), tuple(output.shape[1:])))
 
     for name, module in model.named_modules():
         handles.append(module.register_forward_pre_hook(enter(name)))
-        handles.append(module.register_forward_hook(leave))
+        handles.append(module.register_forward_hook(leave, with_kwargs=True))
     try:
         with evaluating(model), _FunctionalWatch(result, stack):
             run_example(model, example)
