@@ -69,6 +69,8 @@ def windows(
         if steps_per_epoch is None or steps_per_epoch < 1:
             raise UsageError("granularity='epoch' needs steps_per_epoch, the number of steps in one epoch")
         epochs = total // steps_per_epoch
+        if together and not epochs:
+            raise UsageError(f"{total} steps are less than one epoch of {steps_per_epoch}: use granularity='step'")
         if epochs < sites and not together:
             raise UsageError(
                 f"{epochs} epochs are too few for {sites} sites at one epoch each: train at least {sites} epochs, "
