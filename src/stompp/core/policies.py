@@ -33,6 +33,7 @@ def stochastic(mask: Tensor, p: float, key: Key, values: Tensor | None = None, *
     if k:
         chosen = distinct_indices(n, k, key)
         drawn = bernoulli(k, p, key)
+        mask = mask.contiguous()  # it is not if the model was moved to another memory format since the last step
         mask.view(-1)[chosen.to(mask.device, non_blocking=True)] = drawn.to(mask.device, non_blocking=True)
     return mask
 
