@@ -118,10 +118,9 @@ class Screen:
             views += f", binary {test['binary']['accuracy']:5.1f} %"
         frozen = sum(f == 1.0 for f in row["sites"].values())
         progress = f"  frozen {frozen}/{len(freezer.sites)}" if freezer.sites else ""
-        self.console.print(
+        self.say(
             f"epoch {row['epoch'] + 1:3d}/{self._recipe.epochs}  loss {row['loss']:6.3f}  "
-            f"train {row['accuracy']:5.1f} %  {views}{progress}  {row['images_per_second']:,.0f} images/s",
-            highlight=False,
+            f"train {row['accuracy']:5.1f} %  {views}{progress}  {row['images_per_second']:,.0f} images/s"
         )
 
     def say(self, text: str) -> None:
