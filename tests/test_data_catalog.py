@@ -6,7 +6,7 @@ import sys
 import pytest
 import torch
 
-from stompp.data import Dataset, load, names
+from stompp.data import Dataset, load, names, shape_of
 from stompp.errors import UsageError
 
 EXPECTED = {"digits", "cifar10", "cifar100", "cifar10-16", "cifar100-16", "fashion-mnist", "imagenet"}
@@ -19,7 +19,8 @@ def test_names_lists_every_data_set():
 @pytest.mark.parametrize("name", names())
 def test_every_data_set_is_read_or_says_what_to_do(tmp_path, name):
     if name == "digits":
-        assert len(load(name, root=tmp_path, download=False).train) == 1437
+        data = load(name, root=tmp_path, download=False)
+        assert shape_of(name) == (data.image_shape, data.num_classes)
         return
     with pytest.raises(UsageError, match="is not there: ") as caught:
         load(name, root=tmp_path, download=False)
@@ -35,6 +36,17 @@ def test_an_unknown_name_suggests_the_nearest(name, nearest):
         load(name)
     assert f"there is no data set {name!r}" in str(caught.value)
     assert nearest is None or f"did you mean {nearest!r}?" in str(caught.value)
+
+
+def test_shape_of_agrees_with_the_formats():
+    from stompp.data import cifar, fashion
+
+    for layout in (cifar.CIFAR10, cifar.CIFAR100):
+        assert shape_of(layout.name) == ((3, 32, 32), len(layout.classes))
+        assert shape_of(f"{layout.name}-16") == ((3, 16, 16), len(layout.classes))
+    assert shape_of("fashion-mnist") == ((1, 28, 28), len(fashion.FASHION.classes))
+    with pytest.raises(UsageError, match="did you mean 'digits'"):
+        shape_of("digit")
 
 
 def test_a_name_near_to_nothing_lists_all():

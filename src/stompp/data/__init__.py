@@ -9,7 +9,7 @@
 
 from stompp.data.augment import Augment
 from stompp.data.batches import Batches
-from stompp.data.catalog import load, names
+from stompp.data.catalog import load, names, shape_of
 from stompp.data.dataset import Dataset, Split
 
-__all__ = ["Augment", "Batches", "Dataset", "Split", "load", "names"]
+__all__ = ["Augment", "Batches", "Dataset", "Split", "load", "names", "shape_of"]

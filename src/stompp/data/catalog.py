@@ -6,7 +6,9 @@ import difflib
 import os
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 
@@ -14,14 +16,21 @@ from stompp.data import cifar, digits, fashion, imagenet
 from stompp.data.dataset import Dataset
 from stompp.errors import UsageError
 
-_READERS: dict[str, Callable[[Path, bool], Dataset]] = {
-    "digits": lambda root, download: digits.read_digits(),
-    "cifar10": lambda root, download: cifar.read_cifar(cifar.CIFAR10, root, download),
-    "cifar100": lambda root, download: cifar.read_cifar(cifar.CIFAR100, root, download),
-    "cifar10-16": lambda root, download: cifar.read_cifar(cifar.CIFAR10, root, download, halve=True),
-    "cifar100-16": lambda root, download: cifar.read_cifar(cifar.CIFAR100, root, download, halve=True),
-    "fashion-mnist": lambda root, download: fashion.read_fashion(root, download),
-    "imagenet": lambda root, download: imagenet.read_imagenet(root),
+
+class _Entry(NamedTuple):
+    image_shape: tuple[int, int, int]
+    num_classes: int
+    read: Callable[[Path, bool], Dataset]  # (root, download)
+
+
+_ENTRIES = {
+    "digits": _Entry((1, 8, 8), 10, lambda root, download: digits.read_digits()),
+    "cifar10": _Entry((3, 32, 32), 10, partial(cifar.read_cifar, cifar.CIFAR10)),
+    "cifar100": _Entry((3, 32, 32), 100, partial(cifar.read_cifar, cifar.CIFAR100)),
+    "cifar10-16": _Entry((3, 16, 16), 10, partial(cifar.read_cifar, cifar.CIFAR10, halve=True)),
+    "cifar100-16": _Entry((3, 16, 16), 100, partial(cifar.read_cifar, cifar.CIFAR100, halve=True)),
+    "fashion-mnist": _Entry((1, 28, 28), 10, fashion.read_fashion),
+    "imagenet": _Entry((3, 224, 224), 1000, lambda root, download: imagenet.read_imagenet(root)),
 }
 
 
@@ -31,7 +40,16 @@ def names() -> tuple[str, ...]:
     >>> "digits" in names()
     True
     """
-    return tuple(_READERS)
+    return tuple(_ENTRIES)
+
+
+def shape_of(name: str) -> tuple[tuple[int, int, int], int]:
+    """Gives (image_shape, number of classes) of a data set without reading it.
+
+    >>> shape_of("cifar100-16")
+    ((3, 16, 16), 100)
+    """
+    return _entry(name)[:2]
 
 
 def load(
@@ -51,13 +69,10 @@ def load(
     >>> len(data.train), len(data.test), data.num_classes
     (1000, 360, 10)
     """
-    if name not in _READERS:
-        near = difflib.get_close_matches(name, _READERS, n=1, cutoff=0.4)
-        hint = f"did you mean {near[0]!r}?" if near else "choose one of these."
-        raise UsageError(f"there is no data set {name!r}; {hint} Known: {', '.join(_READERS)}")
+    entry = _entry(name)
     folder = Path(root or os.environ.get("STOMPP_DATA") or "~/.cache/stompp").expanduser()
     try:
-        data = _READERS[name](folder, download)
+        data = entry.read(folder, download)
     except OSError as error:
         raise UsageError(
             f"{error.filename or folder} cannot be read ({error.strerror or error}); check that it is readable"
@@ -72,3 +87,11 @@ def load(
     except (RuntimeError, AssertionError) as error:  # torch raises either for a device that is not there
         reason = str(error).splitlines()[0]
         raise UsageError(f"the data cannot go to device {str(device)!r} ({reason}); write device='cpu'") from None
+
+
+def _entry(name: str) -> _Entry:
+    if name not in _ENTRIES:
+        near = difflib.get_close_matches(name, _ENTRIES, n=1, cutoff=0.4)
+        hint = f"did you mean {near[0]!r}?" if near else "choose one of these."
+        raise UsageError(f"there is no data set {name!r}; {hint} Known: {', '.join(_ENTRIES)}")
+    return _ENTRIES[name]
