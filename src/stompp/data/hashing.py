@@ -10,24 +10,16 @@ from __future__ import annotations
 
 import torch
 
+from stompp.core.randomness import fold
+
+__all__ = ["CROP", "ORDER", "RESIZED_CROP", "below", "draw", "fold", "permutation", "uniform"]
+
 ORDER, CROP, RESIZED_CROP = 1, 2, 3  # what a draw is for; draws for different purposes are independent
 
 _GOLDEN = 0x9E3779B97F4A7C15
 _MIX_A = 0xBF58476D1CE4E5B9
 _MIX_B = 0x94D049BB133111EB
 _MASK = (1 << 64) - 1
-
-
-def fold(*words: int) -> int:
-    """Folds integers into one 64-bit key, on the host; the order of the words matters.
-
-    >>> fold(0, 1) == fold(0, 1), fold(0, 1) == fold(1, 0)
-    (True, False)
-    """
-    key = 0
-    for word in words:
-        key = _mix_int((key ^ (word & _MASK)) + _GOLDEN & _MASK)
-    return key
 
 
 def draw(key: int, counter: torch.Tensor) -> torch.Tensor:
@@ -81,9 +73,3 @@ def _shift(z: torch.Tensor, n: int) -> torch.Tensor:
 
 def _signed(word: int) -> int:
     return word - (1 << 64) if word >> 63 else word
-
-
-def _mix_int(z: int) -> int:
-    z = ((z ^ (z >> 30)) * _MIX_A) & _MASK
-    z = ((z ^ (z >> 27)) * _MIX_B) & _MASK
-    return z ^ (z >> 31)
