@@ -48,8 +48,11 @@ def hash32(x: int, key: int) -> int:
 
 @functools.lru_cache(maxsize=100_000)
 def distinct(n: int, k: int, seed: int, site: int, step: int) -> list[int]:
-    """k distinct indices below n: a six-round Feistel permutation of a power of two, walked until below n."""
-    bits = max(2, math.ceil(math.log2(n)) if n > 1 else 0)
+    """k distinct indices below n: sorted by hash if few, else by a six-round Feistel permutation walked below n."""
+    if n <= 1024:
+        key = subkey(seed, site, step, 1)
+        return sorted(range(n), key=lambda x: hash32(x, key))[:k]
+    bits = math.ceil(math.log2(n))
     low = bits // 2
     keys = [subkey(seed, site, step, 1 + r) for r in range(6)]
     found = []

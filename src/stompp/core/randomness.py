@@ -13,6 +13,7 @@ from torch import Tensor
 
 _MASK32 = 0xFFFFFFFF
 _MASK64 = 0xFFFFFFFFFFFFFFFF
+_SORTED = 1024
 _ROUNDS = 6  # a balanced Feistel network is a good pseudo-random permutation from four on
 
 
@@ -80,12 +81,15 @@ def distinct_indices(n: int, k: int, key: Key) -> Tensor:
     """Draw k distinct indices below n, every one as likely as another, in O(k) time.
 
     A keyed permutation of the next power of two is applied to 0..k-1; a result of n or more is permuted again until it
-    falls below n (cycle walking), which keeps the whole a permutation of [0, n).
+    falls below n (cycle walking), which keeps the whole a permutation of [0, n). On few entries a Feistel network
+    favours some pairs, so up to 1024 of them are all sorted by a hash instead.
 
     >>> sorted(distinct_indices(10, 10, Key(0, 0, 0)).tolist()) == list(range(10))
     True
     """
-    bits = max(2, (n - 1).bit_length())
+    if n <= _SORTED:
+        return hash32(torch.arange(n), key.subkey(1)).argsort()[:k]  # the hash is one-to-one: there are no ties
+    bits = (n - 1).bit_length()
     subkeys = [key.subkey(1 + r) for r in range(_ROUNDS)]
     drawn = _permute(torch.arange(k), bits, subkeys)
     outside = (drawn >= n).nonzero().flatten()
