@@ -10,26 +10,31 @@
 namespace stompp {
 namespace {
 
-struct Table {
-    alignas(16) std::uint8_t row[256][16];
+// Indexed by a whole byte, so that one shift addresses the tables of both of its nibbles.
+struct Tables {
+    alignas(64) std::uint8_t row[2][256][16];
 };
 
 constexpr int popcount4(int v) { return (v & 1) + (v >> 1 & 1) + (v >> 2 & 1) + (v >> 3 & 1); }
 
-// Indexed by a whole byte, so that one shift addresses both of its nibbles' tables.
-constexpr Table make_table(int shift) {
-    Table table{};
-    for (int byte = 0; byte < 256; ++byte)
-        for (int w = 0; w < 16; ++w)
-            table.row[byte][w] = static_cast<std::uint8_t>(popcount4(((byte >> shift) & 15) ^ w));
-    return table;
+constexpr Tables make_tables() {
+    Tables tables{};
+    for (int nibble = 0; nibble < 2; ++nibble)
+        for (int byte = 0; byte < 256; ++byte)
+            for (int w = 0; w < 16; ++w)
+                tables.row[nibble][byte][w] = static_cast<std::uint8_t>(popcount4(((byte >> 4 * nibble) & 15) ^ w));
+    return tables;
 }
 
-constexpr Table kLow = make_table(0), kHigh = make_table(4);
+constexpr Tables kTables = make_tables();
 
 inline __m256i entry(const std::uint8_t *row) {
     return _mm256_broadcastsi128_si256(_mm_load_si128(reinterpret_cast<const __m128i *>(row)));
 }
+
+// Holds a vector in a register where it is: without this, GCC sums in trees, loads weights once a pixel, and runs out of
+// registers.
+inline void keep(__m256i &vector) { asm("" : "+x"(vector)); }
 
 // Adds 32 byte counters to 32 int32 counters.
 inline void widen(__m256i bytes, std::int32_t *out) {
@@ -46,53 +51,51 @@ inline void widen(__m256i bytes, std::int32_t *out) {
 struct BinaryAvx2 {
     static constexpr int kWords = 7; // a word adds at most 32 to a byte counter, and 7 * 32 < 256
 
-    // `L` vectors of 32 lanes.
+    // Adds the counts of up to kWords words to `popcount`. Not inlined: it needs all registers there are.
     template <int P, int L>
-    static void count(const Conv &conv, const Block &block, const Tile<std::uint32_t> &tile,
-                      std::int32_t (*popcount)[kLanes]) {
-        const std::uint8_t *w = static_cast<const std::uint8_t *>(conv.weights) + block.weights;
+    [[gnu::noinline]] static void count(const std::uint32_t *const (&window)[P], std::ptrdiff_t words,
+                                        const std::uint8_t *w, std::int32_t (*popcount)[kLanes]) {
+        const std::uint8_t *x[P];
         __m256i acc[P][L];
-        int budget = kWords;
-        STOMPP_UNROLL for (int i = 0; i < P; ++i)
+        STOMPP_UNROLL for (int i = 0; i < P; ++i) {
+            x[i] = reinterpret_cast<const std::uint8_t *>(window[i]);
             STOMPP_UNROLL for (int l = 0; l < L; ++l) acc[i][l] = _mm256_setzero_si256();
-        for (const Run *run = conv.runs, *last = run + conv.n_runs; run != last; ++run) {
-            const std::uint8_t *x[P];
-            STOMPP_UNROLL for (int i = 0; i < P; ++i) x[i] = reinterpret_cast<const std::uint8_t *>(tile.window[i] + run->offset);
-            for (std::ptrdiff_t word = 0; word < run->length; ++word) {
-                for (int byte = 0; byte < 4; ++byte, w += 64 * L) {
-                    __m256i weight[2 * L];
-                    STOMPP_UNROLL for (int l = 0; l < 2 * L; ++l)
-                        weight[l] = _mm256_loadu_si256(reinterpret_cast<const __m256i *>(w + 32 * l));
-                    STOMPP_UNROLL for (int i = 0; i < P; ++i) {
-                        const std::size_t index = x[i][4 * word + byte];
-                        const __m256i low = entry(kLow.row[index]), high = entry(kHigh.row[index]);
-                        STOMPP_UNROLL for (int l = 0; l < L; ++l) {
-                            acc[i][l] = _mm256_add_epi8(acc[i][l], _mm256_shuffle_epi8(low, weight[l]));
-                            acc[i][l] = _mm256_add_epi8(acc[i][l], _mm256_shuffle_epi8(high, weight[L + l]));
-                        }
+        }
+        for (std::ptrdiff_t byte = 0; byte < 4 * words; ++byte, w += 64 * L) {
+            std::size_t index[P];
+            STOMPP_UNROLL for (int i = 0; i < P; ++i) index[i] = x[i][byte];
+            STOMPP_UNROLL for (int nibble = 0; nibble < 2; ++nibble) {
+                __m256i weight[L];
+                STOMPP_UNROLL for (int l = 0; l < L; ++l) {
+                    weight[l] = _mm256_loadu_si256(reinterpret_cast<const __m256i *>(w + 32 * (L * nibble + l)));
+                    keep(weight[l]);
+                }
+                STOMPP_UNROLL for (int i = 0; i < P; ++i) {
+                    const __m256i table = entry(kTables.row[nibble][index[i]]);
+                    STOMPP_UNROLL for (int l = 0; l < L; ++l) {
+                        acc[i][l] = _mm256_add_epi8(acc[i][l], _mm256_shuffle_epi8(table, weight[l]));
+                        keep(acc[i][l]);
                     }
                 }
-                if (--budget == 0) {
-                    flush<P, L>(acc, popcount);
-                    budget = kWords;
-                }
             }
         }
-        if (budget != kWords) flush<P, L>(acc, popcount);
-    }
-
-    template <int P, int L> static void flush(__m256i (&acc)[P][L], std::int32_t (*popcount)[kLanes]) {
-        STOMPP_UNROLL for (int i = 0; i < P; ++i) {
-            STOMPP_UNROLL for (int l = 0; l < L; ++l) {
-                widen(acc[i][l], popcount[i] + 32 * l);
-                acc[i][l] = _mm256_setzero_si256();
-            }
-        }
+        STOMPP_UNROLL for (int i = 0; i < P; ++i)
+            STOMPP_UNROLL for (int l = 0; l < L; ++l) widen(acc[i][l], popcount[i] + 32 * l);
     }
 
     template <Mode, int P, int V> static void tile(const Conv &conv, const Block &block, const Tile<std::uint32_t> &tile) {
+        constexpr int L = (V + 1) / 2; // vectors of 32 lanes
+        const std::uint8_t *w = static_cast<const std::uint8_t *>(conv.weights) + block.weights;
         std::int32_t popcount[P][kLanes] = {};
-        count<P, (V + 1) / 2>(conv, block, tile, popcount);
+        for (const Run *run = conv.runs, *last = run + conv.n_runs; run != last; ++run) {
+            for (std::ptrdiff_t word = 0; word < run->length; word += kWords) {
+                const std::ptrdiff_t words = run->length - word < kWords ? run->length - word : kWords;
+                const std::uint32_t *window[P];
+                for (int i = 0; i < P; ++i) window[i] = tile.window[i] + run->offset + word;
+                count<P, L>(window, words, w, popcount);
+                w += 256 * L * words;
+            }
+        }
         binary_epilogue(conv, block, tile, P, popcount);
     }
 };
