@@ -104,7 +104,7 @@ class Freezer:
 
         Steps come one by one. The same step again changes nothing.
         """
-        if t == self._t:
+        if t == self._t >= 0:
             return
         if t != self._t + 1:
             raise UsageError(

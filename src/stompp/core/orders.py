@@ -59,6 +59,8 @@ def windows(
         raise UsageError(f"unknown order {order!r}; known are {', '.join(ORDERS)}, or pass a function (sites, steps)")
     if granularity not in ("step", "epoch"):
         raise UsageError(f"granularity must be 'step' or 'epoch', not {granularity!r}")
+    if not isinstance(total, int):
+        raise UsageError(f"total_steps must be a whole number, not {total!r}")
     if total < 1:
         raise UsageError(f"total_steps must be at least 1, not {total}")
     if sites == 0:
