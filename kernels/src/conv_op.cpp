@@ -29,11 +29,12 @@ struct Axis {
         std::map<std::pair<int, int>, int> known;
         for (int o = 0; o < out; ++o) {
             const std::int64_t first = std::int64_t(o) * stride - before;
-            int low = 0, high = kernel; // taps [low, high) are inside
-            while (low < kernel && first + std::int64_t(low) * dilation < 0) ++low;
-            while (high > low && first + std::int64_t(high - 1) * dilation >= size) --high;
-            const auto [entry, is_new] = known.try_emplace({low, high}, static_cast<int>(ranges.size()));
-            if (is_new) ranges.emplace_back(low, high);
+            // Taps [low, high) are inside.
+            const std::int64_t low = first >= 0 ? 0 : std::min<std::int64_t>(kernel, (-first + dilation - 1) / dilation);
+            const std::int64_t last = first >= size ? -1 : (size - 1 - first) / dilation;
+            const std::int64_t high = std::max(low, std::min<std::int64_t>(kernel, last + 1));
+            const auto [entry, is_new] = known.try_emplace({int(low), int(high)}, static_cast<int>(ranges.size()));
+            if (is_new) ranges.emplace_back(int(low), int(high));
             classes[o] = entry->second;
         }
     }

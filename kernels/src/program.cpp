@@ -35,6 +35,17 @@ View Pass::view(int index) const {
 
 namespace {
 
+// True if any of the values is infinite or no number: its exponent bits are all ones.
+bool any_not_finite(const float *values, std::ptrdiff_t count) {
+    std::uint32_t found = 0;
+    for (std::ptrdiff_t i = 0; i < count; ++i) {
+        std::uint32_t bits;
+        std::memcpy(&bits, values + i, sizeof bits);
+        found |= (bits & 0x7f800000u) == 0x7f800000u;
+    }
+    return found != 0;
+}
+
 // NCHW in, NHWC out.
 struct Load : Op {
     void run(const Pass &pass) const override {
@@ -47,6 +58,8 @@ struct Load : Op {
                                 const std::ptrdiff_t n = i / v.height, y = i % v.height;
                                 const float *in = pass.input + n * plane * v.channels + y * v.width;
                                 float *out = static_cast<float *>(to.data) + n * to.image + y * to.row;
+                                for (int c = 0; c < v.channels; ++c)
+                                    if (any_not_finite(in + c * plane, v.width)) pass.finite = false;
                                 for (int x = 0; x < v.width; ++x, out += to.pixel)
                                     for (int c = 0; c < v.channels; ++c) out[c] = in[c * plane + x];
                             }
@@ -196,12 +209,14 @@ void Program::run(const float *input, float *output, std::int64_t images, int th
     const std::size_t out_size = std::size_t(last.height) * last.width * last.channels;
     auto workspace = take();
     const Pool::Lease lease(threads);
+    std::atomic<bool> finite{true};
     for (std::int64_t done = 0; done < images; done += chunk_) {
         const int now = static_cast<int>(std::min<std::int64_t>(chunk_, images - done));
-        const Pass pass{*this, workspace->memory, now, input + done * in_size, output + done * out_size, lease};
+        const Pass pass{*this, workspace->memory, now, input + done * in_size, output + done * out_size, lease, finite};
         for (const auto &op : ops_) op->run(pass);
     }
     put(std::move(workspace));
+    if (!finite) throw std::invalid_argument("the input has values that are infinite or no numbers");
 }
 
 } // namespace stompp

@@ -4,6 +4,7 @@
 // checks what it is given and throws std::invalid_argument, so no sequence of calls can reach memory it does not own.
 #pragma once
 #include <array>
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <mutex>
@@ -46,6 +47,7 @@ struct Pass {
     const float *input; // NCHW
     float *output;      // NCHW
     const Pool::Lease &pool;
+    std::atomic<bool> &finite; // set to false where the input is not
 
     View view(int value) const;
 };
