@@ -18,7 +18,8 @@ from .runs import Found, Run
 
 PARTS = ("data", "masks", "forward", "backward", "optimizer", "evaluation")  # of an epoch's time, each with a colour
 _PART_SLOTS = (3, 4, 0, 1, 2, 5)
-_STRIP_WIDTH, _STRIP_MARGIN = 220, 8
+MOST_FACTS = 4  # different values shown of each, such as of commits
+_STRIP_WIDTH, _STRIP_MARGIN = 270, 12
 
 
 def overview(found: Found, groups: list[Group]) -> str:
@@ -39,7 +40,8 @@ def overview(found: Found, groups: list[Group]) -> str:
     shown = "".join(f"<div><dt>{name}</dt><dd>{value}</dd></div>" for name, value in tiles)
     return (
         f'<dl class="tiles">{shown}</dl>{_warnings(found.notes)}'
-        f'<div class="card">{_matrix(groups)}</div><div class="card"><h3>Where it ran</h3>{_facts(runs)}</div>'
+        f'<div class="pair"><div class="card">{_matrix(groups)}</div>'
+        f'<div class="card"><h3>Where it ran</h3>{_facts(runs)}</div></div>'
     )
 
 
@@ -102,7 +104,9 @@ def _matrix(groups: list[Group]) -> str:
         for row in group.rows:
             cells = "".join(_cell(row, seed) for seed in seeds)
             body.append(f'<tr title="{escape(row.recipe.name)}"><th scope="row">{escape(row.label)}</th>{cells}</tr>')
-    caption = "<caption><b>What ran</b>Test accuracy of each run's binary view, in percent; ◔ is unfinished.</caption>"
+    caption = _caption(
+        "What ran", "✓ test accuracy of a finished run's binary view, %; ◔ epochs so far of an unfinished one"
+    )
     return _scroll(
         "What ran",
         f'<table id="runs">{caption}<thead><tr><th scope="col">recipe</th>{head}</tr></thead>'
@@ -115,9 +119,10 @@ def _cell(row: Row, seed: int) -> str:
     if run is None:
         return '<td><span class="soft" aria-label="not run">–</span></td>'
     if run.done:
-        return f'<td><span class="done"><span class="sr">finished, </span>{run.final():.1f}</span></td>'
+        return f'<td><span class="done"><span class="sr">finished: </span>{run.final():.1f}</span></td>'
     epochs = run.epochs[-1].number if run.epochs else 0
-    return f'<td><span class="pending">epoch {epochs} of {run.recipe.epochs}</span></td>'
+    told = f'<span class="sr">unfinished, epochs: </span>{epochs}/{run.recipe.epochs}'
+    return f'<td><span class="pending">{told}</span></td>'
 
 
 def _facts(runs: list[Run]) -> str:
@@ -131,11 +136,18 @@ def _facts(runs: list[Run]) -> str:
         ("system", "platform"),
         ("commit", "commit"),
     )
+    known = [run.environment for run in runs if run.environment]
     items = []
     for shown, name in names:
-        counts = Counter(str(run.environment.get(name) or "not recorded")[:200] for run in runs)
-        parts = [escape(v) + (f" ({_count(n, 'run')})" if len(counts) > 1 else "") for v, n in counts.most_common()]
+        counts = Counter(str(environment.get(name) or "not recorded")[:200] for environment in known)
+        parts = [
+            escape(v) + (f" ({_count(n, 'run')})" if len(counts) > 1 else "") for v, n in counts.most_common(MOST_FACTS)
+        ]
+        if len(counts) > MOST_FACTS:
+            parts.append(f"and {len(counts) - MOST_FACTS} more")
         items.append(f"<dt>{shown}</dt><dd>{'; '.join(parts)}</dd>")
+    if len(known) < len(runs):
+        items.append(f"<dt>not recorded</dt><dd>{_count(len(runs) - len(known), 'run')}</dd>")
     return f'<dl class="facts">{"".join(items)}</dl>'
 
 
@@ -144,9 +156,10 @@ def _result_table(group: Group) -> str:
     highest = max((v for row in group.rows for v in row.score.values), default=0.0)
     top = min(100, 10 * math.ceil((max(highest, chance) + 3) / 10))
     rows = "".join(_result_row(row, top, chance) for row in group.rows)
+    zero = f'<text x="{_STRIP_MARGIN}" y="20" text-anchor="middle">0</text>'
     axis = (
         f'<svg class="strip" viewBox="0 0 {_STRIP_WIDTH} 24" role="img" aria-label="axis from 0 to {top} percent">'
-        f'<text x="{_STRIP_MARGIN}" y="20" text-anchor="middle">0</text>'
+        f"{zero if chance > 0.15 * top else ''}"
         f'<text x="{_place(chance, top):.1f}" y="20" text-anchor="middle">chance</text>'
         f'<text x="{_STRIP_WIDTH - _STRIP_MARGIN}" y="20" text-anchor="middle">{top} %</text></svg>'
     )
@@ -155,7 +168,9 @@ def _result_table(group: Group) -> str:
         '<th scope="col">over STE<br>(identity)</th><th scope="col">over the<br>strongest STE</th>'
         f'<th scope="col"><span class="sr">each run</span>{axis}</th>'
     )
-    caption = f"<caption><b>{escape(group.title)}</b>{escape(group.settings)}, unless the rule says otherwise</caption>"
+    caption = _caption(
+        group.title, f"{group.settings}, unless the rule says otherwise. ◔ runs not finished, not counted."
+    )
     return _scroll(
         f"Results, {group.title}",
         f'<table class="results">{caption}<thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>',
@@ -165,7 +180,7 @@ def _result_table(group: Group) -> str:
 def _result_row(row: Row, top: float, chance: float) -> str:
     n = str(row.score.n)
     if row.unfinished:
-        n += f'<br><small class="pending">+{len(row.unfinished)} unfinished</small>'
+        n += f'<br><small class="pending">+{len(row.unfinished)}<span class="sr"> unfinished</span></small>'
     return (
         f'<tr data-recipe="{escape(row.recipe.name)}">{_row_head(row)}<td>{n}</td>'
         f'<td class="main">{_score(row.score)}</td><td>{_gain(row.gain)}</td>'
@@ -248,7 +263,7 @@ def _time_table(group: Group) -> str:
             f'<tr><th scope="row">{escape(row.label)}</th><td>{total:.1f} s</td><td>{speed}</td>'
             f"<td>{bar}</td>{cells}</tr>"
         )
-    caption = f"<caption><b>{escape(group.title)}</b>Shares of the time of an epoch with its evaluation</caption>"
+    caption = _caption(group.title, "Shares of the time of an epoch with its evaluation")
     return (
         '<div class="card">'
         + _scroll(
@@ -275,6 +290,10 @@ def _epoch_seconds(runs: Iterable[Run]) -> dict[str, float]:
 
 def _square(slot: int) -> str:
     return f'<rect class="f{slot}" width="12" height="12" rx="2"/>'
+
+
+def _caption(heading: str, told: str) -> str:
+    return f"<caption><span><b>{escape(heading)}</b>{escape(told)}</span></caption>"
 
 
 def _scroll(name: str, table: str) -> str:

@@ -90,7 +90,7 @@ const hideTip = () => { tip.hidden = true; };
 function dataTable(caption, head, rows) {
   const cells = (row) => row.map((text, i) => el(i ? "td" : "th", i ? {} : { scope: "row" }, text));
   return el("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": caption }, el("table", {},
-    el("caption", {}, caption),
+    el("caption", {}, el("span", {}, caption)),
     el("thead", {}, el("tr", {}, head.map((text) => el("th", { scope: "col" }, text)))),
     el("tbody", {}, rows.map((row) => el("tr", {}, cells(row))))));
 }

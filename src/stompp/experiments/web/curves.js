@@ -82,7 +82,7 @@ function drawCurves() {
     picture.append(label(x(e), box.bottom + 19, e, { "text-anchor": "middle" }));
   }
   picture.append(
-    label(box.left - 30, 14, `accuracy on ${curves.split} images, %`), label(box.right, height - 4, "epoch", { "text-anchor": "end" }), styleKey(box.right),
+    label(box.left - 30, 14, `${curves.split} accuracy, %`), label(box.right, height - 4, "epoch", { "text-anchor": "end" }), styleKey(box.right),
     line(box.left, y(net.chance), box.right, y(net.chance), color("soft"), { "stroke-dasharray": "1 4", "stroke-width": 1.5 }),
     label(box.right - 4, y(net.chance) - 5, "chance", { "text-anchor": "end", "font-size": 11 }));
   for (const s of shown) picture.append(bands(s, x, y));
@@ -115,10 +115,13 @@ const trace = (points, x, y) => points.map((p, i) => `${i ? "L" : "M"}${x(p.e).t
 
 function bands(s, x, y) {
   const group = svg("g", {});
+  const drawn = new Set(); // where both views are the same, one band is enough
   for (const l of s.lines.filter((l) => l.points.length > 1 && l.points[0].sd !== null)) {
     const upper = l.points.map((p) => ({ e: p.e, y: p.y + p.sd }));
     const lower = l.points.map((p) => ({ e: p.e, y: Math.max(0, p.y - p.sd) })).reverse();
-    group.append(svg("path", { d: trace([...upper, ...lower], x, y) + "Z", fill: color("s" + s.slot), "fill-opacity": l.view === "binary" ? 0.1 : 0.16 }));
+    const d = trace([...upper, ...lower], x, y) + "Z";
+    if (!drawn.has(d)) group.append(svg("path", { d, fill: color("s" + s.slot), "fill-opacity": l.view === "binary" ? 0.1 : 0.16 }));
+    drawn.add(d);
   }
   return group;
 }
