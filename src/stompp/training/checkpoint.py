@@ -1,14 +1,17 @@
 """Checkpoints: written whole or not at all, the one before kept, read without running any pickled code.
 
 A checkpoint holds what continues a run bit for bit: weights, optimizer, Freezer, OvSW, the step, the sums of the epoch
-so far, the generator's state, and how long metrics.jsonl was. It is written to a temporary file, forced to disk and
-then renamed, so a kill at any moment leaves either the old or the new one under the name.
+so far, the generator's state, and how long metrics.jsonl was. It is written to a temporary file and forced to disk;
+then the last one is renamed to `<name>.prev.pt` and the new one takes its name. A kill at any moment leaves a whole
+checkpoint under one of the two names.
 """
 
 from __future__ import annotations
 
+import io
 import os
-import pickle
+import zipfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,36 +25,41 @@ VERSION = 1
 def save(path: Path, state: dict[str, Any]) -> None:
     """Write a checkpoint; the last one stays beside it as `<name>.prev.pt`."""
     temporary = path.with_name(path.name + ".tmp")
+    content = io.BytesIO()  # torch.save into a file would hide the reason of a failed write
+    torch.save({"version": VERSION, **state}, content)
     try:
         with open(temporary, "wb") as file:
-            torch.save({"version": VERSION, **state}, file)
+            file.write(content.getbuffer())
             file.flush()
             os.fsync(file.fileno())
         if path.exists():
-            # A second name for the last one, so that there is a complete file under `path` at every moment.
-            previous = previous_of(path)
-            previous.unlink(missing_ok=True)
-            os.link(path, previous)
+            os.replace(path, previous_of(path))
         os.replace(temporary, path)
         _sync_folder(path.parent)
-    except (OSError, RuntimeError) as error:  # torch.save reports a full disk as a RuntimeError
+    except OSError as error:
         temporary.unlink(missing_ok=True)
-        reason = getattr(error, "strerror", None) or str(error).splitlines()[0]
+        kept = "the last one is unharmed" if path.exists() else "there was none before"
         raise UsageError(
-            f"cannot write the checkpoint {path} ({reason}); the last one is unharmed: make room, then run the same "
-            "command again to go on from it"
+            f"cannot write the checkpoint {path} ({error.strerror}); {kept}. Make room, then run the same command "
+            "again to go on"
         ) from None
 
 
-def load(path: Path, device: torch.device) -> dict[str, Any] | None:
-    """Read a checkpoint, or the one before it if it is damaged; None if there is none."""
+def load(path: Path, device: torch.device, warn: Callable[[str], None]) -> dict[str, Any] | None:
+    """Read a checkpoint, or the one before it if it is damaged; None if there is none.
+
+    A damaged one is set aside, so that the good one before it is not overwritten by it at the next save.
+    """
     candidates = [p for p in (path, previous_of(path)) if p.exists()]
     problems = []
     for candidate in candidates:
         try:
+            _check_sums(candidate)
             state = torch.load(candidate, map_location=device, weights_only=True)
-        except (OSError, RuntimeError, EOFError, ValueError, pickle.UnpicklingError) as error:
-            problems.append(f"{candidate} is damaged ({str(error).splitlines()[0][:120]})")
+        except PermissionError:
+            raise
+        except Exception as error:  # what a damaged pickle raises is open-ended: KeyError, UnicodeDecodeError, ...
+            problems.append(f"{candidate} is damaged ({(str(error) or type(error).__name__).splitlines()[0][:120]})")
             continue
         if not isinstance(state, dict) or state.get("version") != VERSION:
             found = state.get("version") if isinstance(state, dict) else None
@@ -59,15 +67,32 @@ def load(path: Path, device: torch.device) -> dict[str, Any] | None:
                 f"{candidate} is a checkpoint of version {found}, and this stompp reads version {VERSION}: use the "
                 "stompp that wrote it, or move the run folder away to start anew"
             )
+        if problems:
+            aside = path.with_name(path.stem + ".damaged.pt")
+            os.replace(path, aside)
+            warn(f"note: {problems[0]}; it is now {aside.name}, and the run goes on from the checkpoint before it")
         return state
     if problems:
         raise UsageError("; ".join(problems) + "; move the run folder away to start anew")
     return None
 
 
+def exists(path: Path) -> bool:
+    """Return whether there is a checkpoint, or the one before it."""
+    return path.exists() or previous_of(path).exists()
+
+
 def previous_of(path: Path) -> Path:
     """Return the name under which the checkpoint before is kept."""
     return path.with_name(path.stem + ".prev.pt")
+
+
+def _check_sums(path: Path) -> None:
+    """Compare the checksums that torch.save wrote and torch.load does not look at: a flipped bit must not go unseen."""
+    with zipfile.ZipFile(path) as archive:
+        wrong = archive.testzip()
+    if wrong is not None:
+        raise ValueError(f"wrong checksum of {wrong}")
 
 
 def _sync_folder(folder: Path) -> None:
