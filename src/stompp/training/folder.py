@@ -65,24 +65,36 @@ class RunFolder:
             content = json.loads(self.recipe_file.read_text())
             return Recipe.from_dict(content["recipe"]), int(content["seed"])
         except (ValueError, KeyError, TypeError) as error:
-            if isinstance(error, UsageError):
-                raise
-            raise UsageError(f"{self.recipe_file} is not a recipe written by stompp ({error})") from None
+            raise UsageError(
+                f"{self.recipe_file} is damaged, or of another version ({_reason(error)}); bring it back, or move the "
+                "run folder away to start anew"
+            ) from None
 
     def read_metrics(self) -> list[dict[str, Any]]:
         """Return the lines of metrics.jsonl."""
         if not self.metrics_file.exists():
             return []
-        return [json.loads(line) for line in self.metrics_file.read_text().splitlines()]
+        rows = []
+        for number, line in enumerate(self.metrics_file.read_bytes().splitlines(), 1):
+            try:
+                rows.append(json.loads(line))
+            except ValueError as error:
+                raise UsageError(
+                    f"line {number} of {self.metrics_file} is damaged ({_reason(error)}); bring the file back, or move "
+                    "the run folder away to start anew"
+                ) from None
+        return rows
 
-    def claim(self, recipe: Recipe, seed: int) -> None:
-        """Make the folder this run's, or refuse if it is another's."""
+    def read_environment(self) -> dict[str, Any]:
+        """Return env.json; nothing depends on it, so a damaged one is as good as none."""
         try:
-            self.path.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise UsageError(
-                f"cannot make the run folder {self.path} ({error.strerror}); choose another --runs"
-            ) from None
+            found = json.loads(self.env_file.read_text())
+        except (OSError, ValueError):
+            return {}
+        return found if isinstance(found, dict) else {}
+
+    def refuse_others(self, recipe: Recipe, seed: int) -> None:
+        """Refuse a folder that holds another run, or files that are no run; touch nothing."""
         if self.recipe_file.exists():
             theirs, their_seed = self.read_recipe()
             other = differences(theirs, recipe)
@@ -91,11 +103,15 @@ class RunFolder:
             if other:
                 told = ", ".join(f"{name} is {a!r} there and {b!r} here" for name, (a, b) in other.items())
                 raise UsageError(f"{self.path} holds another run ({told}); it stays as it is. Choose another --runs")
-        elif any(p.name != ".lock" for p in self.path.iterdir()):
+        elif self.path.is_dir() and any(p.name not in (".lock", "recipe.json.tmp") for p in self.path.iterdir()):
             raise UsageError(
                 f"{self.path} has files in it but no recipe.json; it stays as it is. Choose another --runs"
             )
-        else:
+
+    def claim(self, recipe: Recipe, seed: int) -> None:
+        """Make the folder this run's, or refuse if it is another's."""
+        self.refuse_others(recipe, seed)
+        if not self.recipe_file.exists():
             write_atomically(self.recipe_file, json.dumps({"recipe": recipe.to_dict(), "seed": seed}, indent=2) + "\n")
 
     @contextmanager
@@ -131,7 +147,9 @@ def write_atomically(path: Path, content: str | bytes) -> None:
         os.replace(temporary, path)
     except OSError as error:
         temporary.unlink(missing_ok=True)
-        raise UsageError(f"cannot write {path} ({error.strerror}); nothing was lost, run the same again") from None
+        raise UsageError(
+            f"cannot write {path} ({error.strerror}); nothing is lost: make room, then run the same command again"
+        ) from None
 
 
 def environment(device: torch.device) -> dict[str, Any]:
@@ -142,7 +160,7 @@ def environment(device: torch.device) -> dict[str, Any]:
         "python": platform.python_version(),
         "platform": platform.platform(),
         "cpu": _cpu_name(),
-        "device": str(device) if device.type == "cpu" else torch.cuda.get_device_name(device),
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else str(device),
         "threads": torch.get_num_threads(),
         "commit": _commit(),
         "command": " ".join(sys.argv),
@@ -161,15 +179,20 @@ def _cpu_name() -> str:
 
 def _commit() -> str | None:
     """Return the commit of the source tree stompp runs from, if it is one, marked + where it was changed."""
-    here = Path(__file__).parent
-    try:
-        told = subprocess.run(
-            ["git", "describe", "--always", "--abbrev=12", "--dirty=+", "--exclude=*"],
-            cwd=here,
-            capture_output=True,
-            text=True,
-            timeout=5,
+    here = Path(__file__)
+
+    def git(*arguments: str) -> str:
+        done = subprocess.run(
+            ["git", *arguments], cwd=here.parent, capture_output=True, text=True, timeout=5, check=True
         )
+        return done.stdout.strip()
+
+    try:
+        git("ls-files", "--error-unmatch", here.name)  # an environment may lie inside some other project's checkout
+        return git("describe", "--always", "--abbrev=12", "--dirty=+", "--exclude=*") or None
     except (OSError, subprocess.SubprocessError):
         return None
-    return told.stdout.strip() or None
+
+
+def _reason(error: Exception) -> str:
+    return f"it has no {error}" if isinstance(error, KeyError) else str(error)

@@ -18,6 +18,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from stompp.core.freezer import Freezer
+from stompp.errors import UsageError
 from stompp.recipes.schema import Recipe
 
 
@@ -61,7 +62,12 @@ class Metrics:
     def __init__(self, path: Path, length: int) -> None:
         """Open the file and cut off what came after the checkpoint that we go on from."""
         self.path = path
-        with open(path, "ab") as file:
+        with _writing(path), open(path, "ab") as file:
+            if file.tell() < length:
+                raise UsageError(
+                    f"{path} has lost lines: it has {file.tell()} bytes, and {length} when the checkpoint was written. "
+                    "Bring it back, or move the run folder away to start anew"
+                )
             file.truncate(length)
 
     @property
@@ -71,10 +77,21 @@ class Metrics:
 
     def append(self, row: dict[str, Any]) -> None:
         """Add a line."""
-        with open(self.path, "a") as file:
+        with _writing(self.path), open(self.path, "a") as file:
             file.write(json.dumps(row) + "\n")
             file.flush()
             os.fsync(file.fileno())
+
+
+@contextmanager
+def _writing(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise UsageError(
+            f"cannot write {path} ({error.strerror}); the last checkpoint is unharmed: make room, then run the same "
+            "command again to go on from it"
+        ) from None
 
 
 class Screen:
@@ -128,13 +145,21 @@ class Screen:
         self.console.print(text, highlight=False, markup=False, soft_wrap=True)
 
 
-def describe_moving(freezer: Freezer) -> str:
-    """Say which site is moving and how far it is."""
+def describe_moving(freezer: Freezer, t: int | None = None) -> str:
+    """Say which site is moving and how far it is: now, or at a step before."""
+    if not freezer.sites:
+        return "no sites"
+    if t is not None:
+        names = [site.name for site, (start, end) in zip(freezer.sites, freezer.windows) if start <= t < end]
+        return _names(names) + (" moving" if names else "")
     moving = freezer.moving
-    if not moving:
-        return "all frozen" if freezer.sites else "no sites"
-    site, p = moving[0]
-    return f"{site.name} p={p:.2f}" if len(moving) == 1 else f"{len(moving)} sites p={p:.2f}"
+    return _names([site.name for site, _ in moving]) + (f" p={moving[0][1]:.2f}" if moving else "")
+
+
+def _names(sites: list[str]) -> str:
+    if not sites:
+        return "all frozen"
+    return sites[0] if len(sites) == 1 else f"{len(sites)} sites"
 
 
 class TensorBoard:
