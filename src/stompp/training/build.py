@@ -16,13 +16,14 @@ from stompp.core.freezer import Freezer
 from stompp.core.prepare import prepare
 from stompp.data import Augment, Batches, Dataset, load
 from stompp.errors import UsageError
+from stompp.recipes import all_recipes
 from stompp.recipes.schema import Recipe
 
 from .folder import RunFolder
-from .options import RunOptions
+from .options import MachineOptions
 
 
-def build_data(recipe: Recipe, options: RunOptions, device: torch.device) -> Dataset:
+def build_data(recipe: Recipe, options: MachineOptions, device: torch.device) -> Dataset:
     """Load the recipe's data set onto the device."""
     return load(
         recipe.data, options.data_root, device=device, download=options.download, limit_train=recipe.limit_train
@@ -31,6 +32,11 @@ def build_data(recipe: Recipe, options: RunOptions, device: torch.device) -> Dat
 
 def training_batches(recipe: Recipe, data: Dataset, seed: int) -> Batches:
     """Return the shuffled, augmented training batches."""
+    if recipe.batch_size > len(data.train):
+        raise UsageError(
+            f"batch_size is {recipe.batch_size}, and {recipe.data} has {len(data.train)} training images"
+            f"{'' if recipe.limit_train is None else ' with this limit_train'}; write a smaller --batch-size"
+        )
     augment = Augment(crop_pad=recipe.crop_pad, flip=recipe.flip, resized_crop=recipe.resized_crop)
     return Batches(data.train, recipe.batch_size, data.mean, data.std, augment=augment, seed=seed)
 
@@ -79,6 +85,11 @@ def build_optimizer(recipe: Recipe, model: nn.Module) -> torch.optim.Optimizer:
     )
 
 
+def autocast(recipe: Recipe) -> torch.dtype | None:
+    """Return the type that the recipe's forward passes run in, or None for the weights' own."""
+    return torch.bfloat16 if recipe.precision == "bf16" else None
+
+
 def build_freezer(recipe: Recipe, model: nn.Module, steps_per_epoch: int, seed: int) -> Freezer:
     """Return the Freezer over the recipe's whole training."""
     return Freezer(
@@ -99,22 +110,36 @@ def initialise_from(model: nn.Module, source: str, seed: int, runs: Path) -> Pat
     """Load the weights of a finished run into the model; `source` is a run folder or a recipe's name."""
     folder = RunFolder(Path(source))
     if not folder.recipe_file.exists():
+        if source not in all_recipes() and not (runs / source).is_dir():
+            raise UsageError(f"init_from is {source!r}, which is neither a run folder nor a recipe's name")
         folder = RunFolder(runs / source / f"seed{seed}")
-    if not folder.model_file.exists():
+    if not folder.done:
+        name, seed = _named(folder) or (source, seed)
         raise UsageError(
-            f"init_from {source!r}: there is no finished run in {folder.path}; train it first with "
-            f"`stompp train {source} --seed {seed}`"
+            f"init_from is {source!r}, and the run in {folder.path} is not finished; train it first with "
+            f"`stompp train {name} --seed {seed}`"
         )
     load_weights(model, folder)
     return folder.path
 
 
+def _named(folder: RunFolder) -> tuple[str, int] | None:
+    if not folder.recipe_file.exists():
+        return None
+    recipe, seed = folder.read_recipe()
+    return recipe.name, seed
+
+
 def load_weights(model: nn.Module, folder: RunFolder) -> None:
     """Load a finished run's weights."""
+    if not folder.model_file.exists():
+        raise UsageError(f"{folder.model_file} is missing; bring it back, or move the run folder away and train again")
     try:
         state = load_file(folder.model_file)
     except Exception as error:  # safetensors has its own error type, which is not in its Python API
-        raise UsageError(f"{folder.model_file} is damaged ({error}); train the run again") from None
+        raise UsageError(
+            f"{folder.model_file} is damaged ({' '.join(str(error).split())}); move the run folder away and train again"
+        ) from None
     ours = model.state_dict()
     for name in sorted(set(ours) | set(state)):
         if name not in state or name not in ours or state[name].shape != ours[name].shape:
@@ -125,7 +150,7 @@ def load_weights(model: nn.Module, folder: RunFolder) -> None:
     model.load_state_dict(state)
 
 
-def open_run(path: Path, options: RunOptions, device: torch.device) -> tuple[Recipe, int, Dataset, nn.Module]:
+def open_run(path: Path, options: MachineOptions, device: torch.device) -> tuple[Recipe, int, Dataset, nn.Module]:
     """Return recipe, seed, data and model (with its sites frozen as training left them) of a finished run."""
     folder = RunFolder.existing(path)
     recipe, seed = folder.read_recipe()

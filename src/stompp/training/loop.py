@@ -7,6 +7,7 @@ the process is asked to stop; a kill at any moment costs the steps since then, a
 from __future__ import annotations
 
 import json
+import os
 import signal
 import threading
 import time
@@ -29,6 +30,7 @@ from stompp.recipes.schema import Recipe
 
 from . import checkpoint
 from .build import (
+    autocast,
     build_data,
     build_freezer,
     build_model,
@@ -37,7 +39,7 @@ from .build import (
     initialise_from,
     training_batches,
 )
-from .evaluate import both_views
+from .evaluate import both_views, recalibrated
 from .folder import RunFolder, environment, write_atomically
 from .monitor import Metrics, Screen, TensorBoard, TimeSplit, describe_moving
 from .options import RunOptions
@@ -56,15 +58,13 @@ def train(recipe: Recipe, options: RunOptions, console: Console | None = None) -
     """Start a run, go on with it, or say that it is finished."""
     screen = Screen(recipe, 0, console)
     folder = RunFolder.of(recipe, options.seed, options.runs)
-    if folder.recipe_file.exists():
-        folder.claim(recipe, options.seed)
-        if folder.done:
-            screen.say(f"{folder.path} is finished already; nothing to do")
-            return Outcome(folder, finished=True)
-    device = options.resolve_device()
-    if options.threads is not None:
-        torch.set_num_threads(options.threads)
+    folder.refuse_others(recipe, options.seed)
+    if folder.done:
+        screen.say(f"{folder.path} is finished already; nothing to do")
+        return Outcome(folder, finished=True)
+    device = options.ready()
     if options.deterministic:
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # or cuBLAS refuses to work deterministically
         torch.use_deterministic_algorithms(True)
     training = Training(recipe, options, folder, device, console)
     with folder.locked(), stop_signals() as stop:
@@ -89,7 +89,7 @@ class Training:
         self.evaluations = evaluation_batches(recipe, data)
         model = build_model(recipe, data.image_shape, data.num_classes, options.seed)
         self.started_from = None
-        if recipe.init_from is not None:
+        if recipe.init_from is not None and not checkpoint.exists(folder.checkpoint_file):
             self.started_from = initialise_from(model, recipe.init_from, options.seed, options.runs)
         self.model = model.to(device)
         self.example = torch.zeros(2, *data.image_shape, device=device)
@@ -97,7 +97,7 @@ class Training:
         self.freezer = build_freezer(recipe, self.model, len(self.batches), options.seed)
         self.ovsw = OvSW(self.model) if recipe.ovsw else None
         self.flips = SignFlips(self.model)
-        self.autocast = torch.bfloat16 if recipe.precision == "bf16" else None
+        self.autocast = autocast(recipe)
         self.forward = self._compiled() if options.compile else self.model
         self.total = recipe.epochs * len(self.batches)
         self.screen = Screen(recipe, self.total, console)
@@ -122,6 +122,7 @@ class Training:
                         if time.monotonic() - saved > 60 * self.options.checkpoint_minutes:
                             self._save(metrics)
                             saved = time.monotonic()
+                            self.times.begin(self.t)
                         self._step(images, labels, epoch)
                     self._refuse_nan()
                     row = self._evaluate(epoch)
@@ -130,6 +131,7 @@ class Training:
                     self.screen.epoch(row, self.freezer)
                     self._start_epoch_sums()
                     self._save(metrics)
+                    self.times.begin(self.t)  # writing a checkpoint is not the next step's time
                     saved = time.monotonic()
                     if stop.signal is not None and self.t < self.total:
                         return self._stopped(stop.signal)
@@ -182,18 +184,29 @@ class Training:
     def _refuse_nan(self) -> None:
         bad = int(self.bad_step)
         if bad >= 0:
-            raise UsageError(
-                f"the loss is not finite at step {bad} of {self.total} ({describe_moving(self.freezer)}, learning rate "
-                f"{self.recipe.lr:g}); the last good checkpoint in {self.folder.path} stays. Try a lower --lr"
-            )
+            raise self._diverged("the loss", bad)
+
+    def _refuse_nan_state(self) -> None:
+        """Refuse to save a net that is broken already: sign hides a NaN, so its loss may still look fine."""
+        for name, value in self.model.state_dict().items():
+            if not value.isfinite().all():
+                raise self._diverged(repr(name), self.t - 1)
+
+    def _diverged(self, what: str, t: int) -> UsageError:
+        if checkpoint.exists(self.folder.checkpoint_file):
+            kept = f"the last good checkpoint in {self.folder.path} stays"
+        else:
+            kept = "there is no checkpoint yet"
+        return UsageError(
+            f"{what} is not finite at step {t} of {self.total} ({describe_moving(self.freezer, t)}, learning rate "
+            f"{self.recipe.lr:g}); {kept}. Try a lower --lr"
+        )
 
     def _evaluate(self, epoch: int) -> dict[str, Any]:
         """Return the epoch's line for metrics.jsonl."""
         seconds = time.monotonic() - self.epoch_began
         steps = len(self.batches)
-        recalibration = None
-        if self.recipe.recalibrate_bn:
-            recalibration = list(self.evaluations["train"].epoch(0))
+        recalibration = self._recalibration()
         began = time.monotonic()
         scores = {
             name: {
@@ -223,6 +236,10 @@ class Training:
             "time": self.times.shares(),
         }
 
+    def _recalibration(self) -> list[tuple[torch.Tensor, torch.Tensor]] | None:
+        """Return the batches to estimate the binary view's BatchNorm statistics from, if the recipe wants that."""
+        return list(self.evaluations["train"].epoch(0)) if self.recipe.recalibrate_bn else None
+
     def _state(self, metrics_length: int) -> dict[str, Any]:
         return {
             "t": self.t,
@@ -239,11 +256,12 @@ class Training:
 
     def _save(self, metrics: Metrics) -> None:
         self._refuse_nan()
+        self._refuse_nan_state()
         checkpoint.save(self.folder.checkpoint_file, self._state(metrics.length))
 
     def _resume(self) -> int:
         """Take up the newest checkpoint, if there is one; return the length that metrics.jsonl had with it."""
-        state = checkpoint.load(self.folder.checkpoint_file, self.device)
+        state = checkpoint.load(self.folder.checkpoint_file, self.device, self.screen.say)
         if state is None:
             return 0
         self.model.load_state_dict(state["model"])
@@ -265,7 +283,8 @@ class Training:
         if self.recipe.weights != "float":
             proof = assert_binary(self.model, self.example)
             told = f"; {proof.layers} layers saw only ±1"
-        weights = {name: value.detach().cpu().contiguous() for name, value in self.model.state_dict().items()}
+        with recalibrated(self.model, self._recalibration()):
+            weights = {name: v.detach().cpu().clone().contiguous() for name, v in self.model.state_dict().items()}
         write_atomically(self.folder.model_file, save(weights, metadata={"recipe": self.recipe.name}))
         rows = self.folder.read_metrics()
         result = {"steps": self.total, "test": rows[-1]["test"], "train": rows[-1]["train"]}
@@ -283,10 +302,12 @@ class Training:
 
     def _write_environment(self) -> None:
         found = environment(self.device)
+        before = self.folder.read_environment() if self.t else {}
         if self.started_from is not None:
             found["started_from"] = str(self.started_from)
-        if self.t and self.folder.env_file.exists():
-            before = json.loads(self.folder.env_file.read_text())
+        elif "started_from" in before:
+            found["started_from"] = before["started_from"]
+        if before:
             for name in ("torch", "cpu", "device", "threads"):
                 if before.get(name) != found[name]:
                     self.screen.say(

@@ -11,21 +11,50 @@ from stompp.errors import UsageError
 
 
 @dataclass(frozen=True)
-class RunOptions:
+class MachineOptions:
+    """What to run on, and where the data are."""
+
+    data_root: Path | None = None
+    """folder of the data sets; None is $STOMPP_DATA, or else ~/.cache/stompp"""
+    download: bool = True
+    """download a data set that is not there"""
+    device: str = "auto"
+    """auto takes a GPU if there is one; else cpu, cuda, cuda:1, mps"""
+    threads: int | None = None
+    """CPU threads of this process; None is PyTorch's choice"""
+
+    def __post_init__(self) -> None:
+        if self.threads is not None and self.threads < 1:
+            raise UsageError(f"threads is {self.threads}; it must be at least 1")
+
+    def ready(self) -> torch.device:
+        """Apply what concerns the whole process, and return the device."""
+        device = self.resolve_device()
+        if self.threads is not None:
+            torch.set_num_threads(self.threads)
+        return device
+
+    def resolve_device(self) -> torch.device:
+        """Return the device asked for, if it is there."""
+        if self.device == "auto":
+            return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        try:
+            device = torch.device(self.device)
+            torch.zeros(1, device=device).item()  # a device that cannot give a value back cannot train either
+        except (RuntimeError, AssertionError) as error:
+            reason = str(error).splitlines()[0].split(". ")[0].rstrip(".")
+            raise UsageError(f"device {self.device!r} is not to be had here ({reason}); write --device cpu") from None
+        return device
+
+
+@dataclass(frozen=True)
+class RunOptions(MachineOptions):
     """Where a run goes and what it runs on."""
 
     seed: int = 0
     """decides initial weights, data order, augmentation and masks"""
     runs: Path = Path("runs")
     """folder of all runs; this one goes to RUNS/<recipe>/seed<k>"""
-    data_root: Path | None = None
-    """folder of the data sets (default: $STOMPP_DATA, else ~/.cache/stompp)"""
-    download: bool = True
-    """download a data set that is not there"""
-    device: str = "auto"
-    """auto takes an accelerator if there is one; else cpu, cuda, cuda:1, mps"""
-    threads: int | None = None
-    """CPU threads of this process (default: PyTorch's choice)"""
     compile: bool = False
     """torch.compile the model; it compiles anew whenever a site changes its phase"""
     deterministic: bool = False
@@ -35,26 +64,13 @@ class RunOptions:
     checkpoint_minutes: float = 5.0
     """write a checkpoint within an epoch at the latest after so many minutes; every epoch ends with one anyway"""
     monitor_every: int = 20
-    """look at the loss and time the parts of every so-manieth step"""
+    """look at the loss every so many steps step"""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.seed < 0:
             raise UsageError(f"seed is {self.seed}; it must be at least 0")
-        if self.threads is not None and self.threads < 1:
-            raise UsageError(f"threads is {self.threads}; it must be at least 1")
         if self.monitor_every < 1:
             raise UsageError(f"monitor_every is {self.monitor_every}; it must be at least 1")
         if not self.checkpoint_minutes >= 0:
             raise UsageError(f"checkpoint_minutes is {self.checkpoint_minutes}; it must be at least 0")
-
-    def resolve_device(self) -> torch.device:
-        """Return the device asked for, if it is there."""
-        if self.device == "auto":
-            return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-        try:
-            device = torch.device(self.device)
-            torch.empty(1, device=device)
-        except (RuntimeError, AssertionError) as error:
-            reason = str(error).splitlines()[0]
-            raise UsageError(f"device {self.device!r} is not to be had here ({reason}); write --device cpu") from None
-        return device
