@@ -6,7 +6,9 @@ Whatever does not change the result (device, threads, where files go) is no part
 
 from __future__ import annotations
 
+import hashlib
 import math
+import re
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Annotated, Any, Literal, get_args, get_type_hints
 
@@ -94,8 +96,11 @@ class Recipe:
     def __post_init__(self) -> None:
         for field, hint in get_type_hints(type(self)).items():
             value, choices = getattr(self, field), get_args(hint)
-            if choices and all(isinstance(c, str) for c in choices) and value not in choices:
-                raise UsageError(f"{field} is {value!r}; choose one of {', '.join(choices)}")
+            if choices and all(isinstance(c, str) for c in choices):
+                if value not in choices:
+                    raise UsageError(f"{field} is {value!r}; choose one of {', '.join(choices)}")
+            elif not isinstance(value, kinds := _kinds(hint)) or (isinstance(value, bool) and bool not in kinds):
+                raise UsageError(f"{field} is {value!r}; it must be {_KIND_NAMES[kinds[0]]}")
         _known("model", self.model, tuple(MODELS))
         _known("data", self.data, dataset_names())
         for field in ("epochs", "batch_size", "refresh", "eval_train"):
@@ -162,7 +167,20 @@ def _name_with_changes(base: Recipe, made: Recipe) -> str:
 
 
 def _plain(value: Any) -> str:
-    return str(value).replace("/", "_").replace(" ", "")
+    """Return a value as part of a folder's name: no separators, nothing a shell or a file system takes amiss."""
+    text = re.sub(r"[^A-Za-z0-9._=+,-]+", "_", str(value))
+    if len(text) <= 80:
+        return text
+    return f"{text[:60]}~{hashlib.sha256(str(value).encode(errors='surrogateescape')).hexdigest()[:12]}"
+
+
+_KIND_NAMES = {bool: "True or False", int: "a whole number", float: "a number", str: "a text"}
+
+
+def _kinds(hint: Any) -> tuple[type, ...]:
+    """Return the types a field's value may have, the one to name first."""
+    kinds = get_args(hint) or (hint,)
+    return (*kinds, int) if float in kinds else kinds
 
 
 def _known(field: str, value: str, known: tuple[str, ...]) -> None:
