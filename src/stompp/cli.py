@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import difflib
+import os
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import tyro
 from rich.console import Console
@@ -16,15 +18,40 @@ from stompp import recipes
 from stompp._version import __version__
 from stompp.errors import UsageError
 from stompp.recipes.schema import Recipe, differences
-from stompp.training.options import RunOptions
+from stompp.training.options import MachineOptions, RunOptions
 
 BAD_INPUT = 2
 
 
+# tyro would wrap what a dataclass says of its values into a box of its own; these leave the checking to the real ones.
+@dataclass(frozen=True)
+class _RecipeFlags(Recipe):
+    __doc__ = Recipe.__doc__
+
+    def __post_init__(self) -> None:
+        pass
+
+
+@dataclass(frozen=True)
+class _MachineFlags(MachineOptions):
+    __doc__ = MachineOptions.__doc__
+
+    def __post_init__(self) -> None:
+        pass
+
+
+@dataclass(frozen=True)
+class _RunFlags(RunOptions):
+    __doc__ = RunOptions.__doc__
+
+    def __post_init__(self) -> None:
+        pass
+
+
 @dataclass(frozen=True)
 class _TrainArguments:
-    recipe: tyro.conf.OmitArgPrefixes[Recipe]
-    options: tyro.conf.OmitArgPrefixes[RunOptions]
+    recipe: tyro.conf.OmitArgPrefixes[_RecipeFlags]
+    run: tyro.conf.OmitArgPrefixes[_RunFlags] = _RunFlags()
 
 
 def train(arguments: list[str]) -> int:
@@ -88,9 +115,9 @@ def summary(arguments: list[str]) -> int:
 
 @dataclass(frozen=True)
 class _EvalArguments:
-    run: tyro.conf.Positional[Path]
+    run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
     """folder of a finished run"""
-    options: tyro.conf.OmitArgPrefixes[RunOptions]
+    machine: tyro.conf.OmitArgPrefixes[_MachineFlags] = _MachineFlags()
 
 
 def eval_(arguments: list[str]) -> int:
@@ -98,42 +125,44 @@ def eval_(arguments: list[str]) -> int:
     import torch
 
     from stompp.core.proof import assert_binary
-    from stompp.training.build import evaluation_batches, open_run
-    from stompp.training.evaluate import both_views
+    from stompp.training.build import autocast, evaluation_batches, open_run
+    from stompp.training.evaluate import evaluate
 
-    given = _parse("eval", _EvalArguments, arguments, options=RunOptions())
-    device = _ready(given.options)
-    recipe, _, data, model = open_run(given.run, given.options, device)
-    table = Table("images", "view", "loss", "accuracy", title=str(given.run))
+    given = _parse("eval", _EvalArguments, arguments)
+    options = _checked(MachineOptions, given.machine)
+    device = options.ready()
+    recipe, seed, data, model = open_run(given.run, options, device)
+    print(f"{recipe.name}, seed {seed}")
     for split, batches in evaluation_batches(recipe, data).items():
-        for view, score in both_views(model, batches).items():
-            table.add_row(split, view, f"{score.loss:.4f}", f"{score.accuracy:.2f} %")
-    Console().print(table)
+        score = evaluate(model, batches.epoch(0), autocast=autocast(recipe))
+        print(f"{split:5s}  {len(batches.split):6,d} images  loss {score.loss:.4f}  accuracy {score.accuracy:.2f} %")
     if recipe.weights != "float":
         proof = assert_binary(model, torch.zeros(2, *data.image_shape, device=device))
-        print(f"{proof.layers} layers, {proof.weights:,} weights: all ±1, and so is all they saw")
+        seen = ", and so is all that they saw" if recipe.binarize.binary_activations else ""
+        print(f"binary: {proof.weights:,} weights in {proof.layers} layers are all ±1{seen}")
     return 0
 
 
 @dataclass(frozen=True)
 class _PredictArguments:
-    run: tyro.conf.Positional[Path]
+    run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
     """folder of a finished run"""
-    images: tyro.conf.Positional[tuple[Path, ...]]
+    images: Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="[IMAGE ...]")]
     """image files, or .npy files with one uint8 image (H, W) or (H, W, C) or several (N, H, W, C)"""
-    options: tyro.conf.OmitArgPrefixes[RunOptions]
     top: int = 3
     """classes to print for each image"""
+    machine: tyro.conf.OmitArgPrefixes[_MachineFlags] = _MachineFlags()
 
 
 def predict(arguments: list[str]) -> int:
     """predict RUN IMAGE [IMAGE ...]       classify images with a finished run's binary net"""
     from stompp.training.predict import classify
 
-    given = _parse("predict", _PredictArguments, arguments, options=RunOptions())
+    given = _parse("predict", _PredictArguments, arguments)
+    options = _checked(MachineOptions, given.machine)
     if not given.images:
         raise UsageError("predict needs at least one image file after the run folder")
-    for name, ranking in classify(given.run, given.images, given.options, _ready(given.options), given.top):
+    for name, ranking in classify(given.run, given.images, options, options.ready(), given.top):
         print(f"{name}: " + ", ".join(f"{label} {100 * p:.1f} %" for label, p in ranking))
     return 0
 
@@ -151,22 +180,30 @@ COMMANDS: dict[str, Callable[[list[str]], int]] = {
 def main(arguments: list[str] | None = None) -> int:
     """Run a command; bad input is one clear line on stderr and exit code 2."""
     arguments = sys.argv[1:] if arguments is None else arguments
-    if not arguments or arguments[0] in ("-h", "--help", "help"):
-        print(_usage())
-        return 0 if arguments else BAD_INPUT
-    if arguments[0] == "--version":
-        print(f"stompp {__version__}")
-        return 0
+    if not arguments:
+        print(_usage(), file=sys.stderr)
+        return BAD_INPUT
     try:
+        if arguments[0] in ("-h", "--help", "help"):
+            print(_usage())
+            return 0
+        if arguments[0] == "--version":
+            print(f"stompp {__version__}")
+            return 0
         if arguments[0] not in COMMANDS:
-            raise UsageError(f"there is no command {arguments[0]!r}; commands are {', '.join(COMMANDS)}")
+            near = difflib.get_close_matches(arguments[0], COMMANDS, n=1)
+            hint = f"did you mean {near[0]!r}? Commands" if near else "commands"
+            raise UsageError(f"there is no command {arguments[0]!r}; {hint} are {', '.join(COMMANDS)}")
         return COMMANDS[arguments[0]](arguments[1:])
     except UsageError as error:
         print(f"stompp: {error}", file=sys.stderr)
         return BAD_INPUT
     except BrokenPipeError:  # the reader of our output, such as `head`, has seen enough
-        sys.stderr.close()
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or the interpreter complains when it flushes
         return 0
+    except OSError as error:  # a path that the system refuses: forbidden, too long, on a broken disk
+        print(f"stompp: {error.filename or 'input or output'}: {error.strerror or error}", file=sys.stderr)
+        return BAD_INPUT
     except KeyboardInterrupt:
         print("stompp: interrupted", file=sys.stderr)
         return 130
@@ -184,19 +221,26 @@ def _recipe_and_options(command: str, arguments: list[str]) -> tuple[Recipe, Run
     if not arguments:
         raise UsageError(f"{command} needs the name of a recipe; `stompp list` shows them")
     asks_help = arguments[0] in ("-h", "--help")
+    if arguments[0].startswith("-") and not asks_help:
+        raise UsageError(f"the recipe's name comes first: write stompp {command} NAME {arguments[0]} ...")
     base = recipes.get("resnet18-cifar10-bnn-stompp" if asks_help else arguments[0])
     rest = arguments if asks_help else arguments[1:]
-    given = _parse(f"{command} {'NAME' if asks_help else base.name}", _TrainArguments, rest, base, RunOptions())
-    changes = {name: new for name, (_, new) in differences(base, given.recipe).items()}
-    return (base.changed(**changes) if changes else base), given.options
+    flags = _TrainArguments(_RecipeFlags(**base.to_dict()))
+    given = _parse(f"{command} {'NAME' if asks_help else base.name}", _TrainArguments, rest, flags)
+    changes = {name: new for name, (_, new) in differences(base, _checked(Recipe, given.recipe)).items()}
+    return (base.changed(**changes) if changes else base), _checked(RunOptions, given.run)
 
 
-def _parse(command: str, kind: Any, arguments: list[str], recipe: Recipe | None = None, options: Any = None) -> Any:
+def _parse(command: str, kind: Any, arguments: list[str], default: Any = None) -> Any:
     """Fill a dataclass from flags. A mistake ends the program with tyro's message and exit code 2."""
     program = f"stompp {command}"
-    if recipe is not None:
-        return tyro.cli(kind, args=arguments, prog=program, default=kind(recipe, options))
+    if default is not None:
+        return tyro.cli(kind, args=arguments, prog=program, default=default)
     return tyro.cli(kind, args=arguments, prog=program)
+
+
+def _checked(kind: Any, flags: Any) -> Any:
+    return kind(**{field.name: getattr(flags, field.name) for field in fields(kind)})
 
 
 def _positional(command: str, arguments: list[str], function: Any, count: int | None = None) -> list[str]:
@@ -209,15 +253,6 @@ def _positional(command: str, arguments: list[str], function: Any, count: int | 
     if count is not None and len(arguments) != count:
         raise UsageError(f"{command} takes {count} name, not {len(arguments)}; usage: stompp {function.__doc__}")
     return arguments
-
-
-def _ready(options: RunOptions) -> Any:
-    """Apply the options that concern the whole process, and return the device."""
-    import torch
-
-    if options.threads is not None:
-        torch.set_num_threads(options.threads)
-    return options.resolve_device()
 
 
 if __name__ == "__main__":

@@ -13,13 +13,13 @@ from stompp.core.trace import evaluating
 from stompp.errors import UsageError
 
 from .build import open_run
-from .options import RunOptions
+from .options import MachineOptions
 
 Ranking = list[tuple[str, float]]
 
 
 def classify(
-    run: Path, files: tuple[Path, ...], options: RunOptions, device: torch.device, top: int
+    run: Path, files: tuple[Path, ...], options: MachineOptions, device: torch.device, top: int
 ) -> list[tuple[str, Ranking]]:
     """Return, for every image, its name and the `top` likeliest classes with their probabilities."""
     if top < 1:
@@ -52,13 +52,14 @@ def read_images(file: Path, shape: tuple[int, int, int]) -> list[tuple[str, torc
 
 def _read_npy(file: Path) -> list[np.ndarray]:
     try:
-        array = np.load(file, allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
-        raise UsageError(f"{file} is not a readable .npy file ({error})") from None
-    if array.dtype != np.uint8 or array.ndim not in (2, 3, 4):
+        with file.open("rb") as opened:
+            array = np.lib.format.read_array(opened, allow_pickle=False)
+    except (OSError, ValueError, EOFError, MemoryError) as error:
+        raise UsageError(f"{file} is not a readable .npy file ({' '.join(str(error).split())})") from None
+    if array.dtype != np.uint8 or array.ndim not in (2, 3, 4) or array.size == 0:
         raise UsageError(
             f"{file} holds {array.dtype} of shape {array.shape}; write uint8 pixels of shape (H, W), (H, W, C) or "
-            "(N, H, W, C)"
+            "(N, H, W, C), at least one"
         )
     if array.ndim == 2:
         array = array[:, :, None]
@@ -73,7 +74,7 @@ def _read_picture(file: Path, channels: int) -> np.ndarray:
     try:
         with Image.open(file) as picture:
             array = np.asarray(picture.convert("L" if channels == 1 else "RGB"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
         raise UsageError(f"{file} is not a picture that Pillow can read ({error})") from None
     return array[:, :, None] if array.ndim == 2 else array
 
