@@ -7,6 +7,7 @@ bytes.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -127,7 +128,7 @@ def _affine(node: Affine, graph: Graph, values: dict[str, np.ndarray]) -> list[n
 
 def _flatten(node: Flatten, graph: Graph, values: dict[str, np.ndarray]) -> list[np.ndarray]:
     x = values[node.input]
-    return [x.reshape(len(x), -1, 1, 1)]
+    return [x.reshape(len(x), math.prod(x.shape[1:]), 1, 1)]
 
 
 def _pool(node: Pool, graph: Graph, values: dict[str, np.ndarray]) -> list[np.ndarray]:
