@@ -100,5 +100,26 @@ struct BinaryAvx2 {
     }
 };
 
+// The arithmetic of four pixels and two vectors without a load; a byte looked up stands for four bits.
+inline std::int64_t register_loop_avx2(std::int64_t rounds) {
+    __m256i acc[4][2], table[4], weight[2];
+    STOMPP_UNROLL for (int i = 0; i < 4; ++i) {
+        table[i] = entry(kTables.row[0][i]);
+        STOMPP_UNROLL for (int l = 0; l < 2; ++l) acc[i][l] = _mm256_setzero_si256();
+    }
+    STOMPP_UNROLL for (int l = 0; l < 2; ++l) weight[l] = entry(kTables.row[1][l]);
+    for (std::int64_t round = 0; round < rounds; ++round) {
+        STOMPP_UNROLL for (int i = 0; i < 4; ++i) asm volatile("" : "+x"(table[i]));
+        STOMPP_UNROLL for (int i = 0; i < 4; ++i)
+            STOMPP_UNROLL for (int l = 0; l < 2; ++l) {
+                acc[i][l] = _mm256_add_epi8(acc[i][l], _mm256_shuffle_epi8(table[i], weight[l]));
+                keep(acc[i][l]);
+            }
+    }
+    STOMPP_UNROLL for (int i = 0; i < 4; ++i)
+        STOMPP_UNROLL for (int l = 0; l < 2; ++l) asm volatile("" : : "x"(acc[i][l]));
+    return rounds * 4 * 2 * 32 * 4 * 2;
+}
+
 } // namespace
 } // namespace stompp

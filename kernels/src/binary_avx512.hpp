@@ -26,7 +26,7 @@ struct BinaryAvx512 {
                 }
             }
         }
-        if constexpr (M == Mode::threshold) return threshold_epilogue<P, V>(conv, block, tile, acc);
+        if constexpr (M != Mode::arithmetic) return threshold_epilogue<M, P, V>(conv, block, tile, acc);
         __m512 dot[P][V];
         STOMPP_UNROLL for (int i = 0; i < P; ++i) {
             const std::int32_t *start = conv.start + tile.table[i];
@@ -37,6 +37,25 @@ struct BinaryAvx512 {
         float_epilogue<P, V>(conv, block, tile, dot);
     }
 };
+
+// The arithmetic of four pixels and four vectors without a load.
+inline std::int64_t register_loop_avx512(std::int64_t rounds) {
+    __m512i acc[4][4], x[4], weight[4];
+    STOMPP_UNROLL for (int i = 0; i < 4; ++i) {
+        x[i] = _mm512_set1_epi32(0x01234567 * (i + 1));
+        weight[i] = _mm512_set1_epi32(0x76543210 ^ (i << 8));
+        STOMPP_UNROLL for (int v = 0; v < 4; ++v) acc[i][v] = _mm512_setzero_si512();
+    }
+    for (std::int64_t round = 0; round < rounds; ++round) {
+        STOMPP_UNROLL for (int i = 0; i < 4; ++i) asm volatile("" : "+v"(x[i]), "+v"(weight[i])); // new values, for all GCC knows
+        STOMPP_UNROLL for (int i = 0; i < 4; ++i)
+            STOMPP_UNROLL for (int v = 0; v < 4; ++v)
+                acc[i][v] = _mm512_add_epi32(acc[i][v], _mm512_popcnt_epi32(_mm512_xor_si512(weight[v], x[i])));
+    }
+    STOMPP_UNROLL for (int i = 0; i < 4; ++i)
+        STOMPP_UNROLL for (int v = 0; v < 4; ++v) asm volatile("" : : "v"(acc[i][v]));
+    return rounds * 4 * 4 * 512 * 2;
+}
 
 } // namespace
 } // namespace stompp

@@ -74,6 +74,9 @@ struct Kernels {
     const char *name;
     BinaryLayout layout;
     ConvKernel binary_conv, float_conv, int8_conv;
+    // Does the binary kernel's arithmetic on registers alone, `rounds` times: what no kernel can outrun. Returns the number
+    // of binary operations done, a multiplication and an addition each counting one.
+    std::int64_t (*register_loop)(std::int64_t rounds);
 
     // One row of pixels each; strides in elements.
     void (*sign_row)(const float *in, std::ptrdiff_t in_pixel, std::uint32_t *out, std::ptrdiff_t out_pixel, int width,

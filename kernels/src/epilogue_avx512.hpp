@@ -12,22 +12,26 @@ inline __mmask16 lanes(const Block &block, int v) {
     return n >= 16 ? __mmask16(0xffff) : __mmask16((1u << n) - 1u);
 }
 
+inline std::uint64_t join(const __mmask16 (&part)[4]) {
+    return _cvtmask64_u64(_mm512_kunpackd(_mm512_kunpackw(part[3], part[2]), _mm512_kunpackw(part[1], part[0])));
+}
+
 template <int V> inline std::uint64_t at_most(const __m512i (&popcount)[V], const std::int32_t *limit) {
-    std::uint64_t bits = 0;
+    __mmask16 part[4] = {};
     STOMPP_UNROLL for (int v = 0; v < V; ++v)
-        bits |= std::uint64_t(_mm512_cmple_epi32_mask(popcount[v], _mm512_loadu_si512(limit + 16 * v))) << (16 * v);
-    return bits;
+        part[v] = _mm512_cmple_epi32_mask(popcount[v], _mm512_loadu_si512(limit + 16 * v));
+    return join(part);
 }
 
 // bits = popcount <= limit[border class]; with a residual bit, that bit chooses between two limits. Columns beyond
 // the last channel have a limit of -1, so their bits are 0.
-template <int P, int V>
+template <Mode M, int P, int V>
 inline void threshold_epilogue(const Conv &conv, const Block &block, const Tile<std::uint32_t> &tile,
                                const __m512i (&popcount)[P][V]) {
     std::uint32_t *const out = static_cast<std::uint32_t *>(conv.out_bits.data);
     std::uint64_t bits[P];
     STOMPP_UNROLL for (int i = 0; i < P; ++i) bits[i] = at_most(popcount[i], conv.limit + tile.table[i]);
-    if (conv.limit_plus) {
+    if constexpr (M == Mode::either_threshold) {
         const std::uint32_t *residuals = static_cast<const std::uint32_t *>(conv.residual_bits.data);
         STOMPP_UNROLL for (int i = 0; i < P; ++i) {
             const std::uint64_t plus = at_most(popcount[i], conv.limit_plus + tile.table[i]);
@@ -49,7 +53,7 @@ inline void float_epilogue(const Conv &conv, const Block &block, const Tile<T> &
     std::uint32_t *const out_bits = static_cast<std::uint32_t *>(conv.out_bits.data);
     STOMPP_UNROLL for (int i = 0; i < P; ++i) {
         const std::uint64_t residual = bit_residuals ? read_block(bit_residuals + tile.residual_bits[i], block) : 0;
-        std::uint64_t bits = 0;
+        __mmask16 bits[4] = {};
         STOMPP_UNROLL for (int v = 0; v < V; ++v) {
             const __mmask16 mask = lanes(block, v);
             const int channel = block.channel + 16 * v;
@@ -62,9 +66,9 @@ inline void float_epilogue(const Conv &conv, const Block &block, const Tile<T> &
             __m512 y = _mm512_fmadd_ps(acc[i][v], _mm512_loadu_ps(mul + 16 * v), addend);
             if (conv.clamp) y = _mm512_min_ps(_mm512_max_ps(y, low), high);
             if (out) _mm512_mask_storeu_ps(out + tile.out_float[i] + channel, mask, y);
-            bits |= std::uint64_t(_mm512_mask_cmp_ps_mask(mask, y, _mm512_setzero_ps(), _CMP_GE_OQ)) << (16 * v);
+            bits[v] = _mm512_mask_cmp_ps_mask(mask, y, _mm512_setzero_ps(), _CMP_GE_OQ);
         }
-        if (out_bits) write_block(out_bits + tile.out_bits[i], block, bits);
+        if (out_bits) write_block(out_bits + tile.out_bits[i], block, join(bits));
     }
 }
 

@@ -10,6 +10,7 @@ extern const Kernels avx2_kernels = {
     sweep_binary<BinaryAvx2>,
     sweep<float, FloatAvx2, Mode::arithmetic>,
     sweep<std::uint32_t, Int8Portable, Mode::arithmetic>,
+    register_loop_avx2,
     sign_row,      unpack_row,
     quantize_row,  affine_row,
     clamp_row,     add_row,

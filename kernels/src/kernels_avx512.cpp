@@ -10,6 +10,7 @@ extern const Kernels avx512_kernels = {
     sweep_binary<BinaryAvx512>,
     sweep<float, FloatAvx512, Mode::arithmetic>,
     sweep<std::uint32_t, Int8Avx512, Mode::arithmetic>,
+    register_loop_avx512,
     sign_row,      unpack_row,
     quantize_row,  affine_row,
     clamp_row,     add_row,

@@ -8,6 +8,7 @@ extern const Kernels portable_kernels = {
     sweep_binary<BinaryPortable>,
     sweep<float, FloatPortable, Mode::arithmetic>,
     sweep<std::uint32_t, Int8Portable, Mode::arithmetic>,
+    nullptr,
     sign_row,      unpack_row,
     quantize_row,  affine_row,
     clamp_row,     add_row,

@@ -73,6 +73,17 @@ NB_MODULE(_kernels, m) {
     m.doc() = "Packed binary networks: a Program is built operator by operator, then run. Values are numbered from 0, the input.";
     m.def("available_isas", &available_isas, "Instruction sets this CPU can run, best first.");
 
+    m.def(
+        "register_loop",
+        [](const std::string &isa, std::int64_t rounds) {
+            const Kernels &kernels = kernels_for(isa);
+            if (!kernels.register_loop) throw std::invalid_argument("isa '" + isa + "' has no register loop");
+            nb::gil_scoped_release release;
+            return kernels.register_loop(rounds);
+        },
+        "isa"_a, "rounds"_a,
+        "Does the arithmetic of the binary kernel on registers alone and returns the operations done, for benchmarks.");
+
     nb::class_<Program>(m, "Program")
         .def(nb::init<int, int, int, const std::string &>(), "channels"_a, "height"_a, "width"_a, "isa"_a = "auto")
         .def(
@@ -164,6 +175,7 @@ NB_MODULE(_kernels, m) {
             const Value &v = self.value(value);
             return std::make_tuple(v.channels, v.height, v.width);
         })
+        .def_prop_ro("output", &Program::output)
         .def_prop_ro("isa", [](const Program &self) { return std::string(self.kernels().name); })
         .def_prop_ro("workspace_bytes", &Program::workspace_bytes)
         .def_prop_ro("images_per_pass", &Program::chunk);

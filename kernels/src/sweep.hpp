@@ -25,8 +25,9 @@ inline std::ptrdiff_t at(const View &view, const Pixel &p) { return p.image * vi
 
 template <class T> inline T *pointer(const View &view, const Pixel &p) { return static_cast<T *>(view.data) + at(view, p); }
 
-// What follows a dot product: thresholds that give bits, or arithmetic that gives floats and bits.
-enum class Mode { threshold, arithmetic };
+// What follows a dot product: a threshold that gives bits, one of two thresholds as a residual bit says, or arithmetic
+// that gives floats and bits.
+enum class Mode { threshold, either_threshold, arithmetic };
 
 // Where the elements of up to four pixels are, in elements from the start of each value.
 template <class T> struct Tile {
@@ -95,14 +96,21 @@ template <class T, Mode M> struct Walk {
         residual_float = at(conv.residual_float, pixel);
     }
 
+    // Not inlined: it would take the registers that the kernel needs.
+    [[gnu::noinline]] void fill(Tile<T> &tile, int pixels) {
+        for (int i = 0; i < pixels; ++i) put(tile, i);
+    }
+
     void put(Tile<T> &tile, int i) {
         tile.window[i] = window;
         tile.table[i] = row_table + conv.col_table[pixel.x];
         tile.out_bits[i] = out_bits;
-        tile.residual_bits[i] = residual_bits;
         window += step;
         out_bits += conv.out_bits.pixel;
-        residual_bits += conv.residual_bits.pixel;
+        if constexpr (M != Mode::threshold) {
+            tile.residual_bits[i] = residual_bits;
+            residual_bits += conv.residual_bits.pixel;
+        }
         if constexpr (M == Mode::arithmetic) {
             tile.out_float[i] = out_float;
             tile.residual_float[i] = residual_float;
@@ -132,11 +140,11 @@ void sweep_vectors(const Conv &conv, const Block &block, std::int64_t begin, std
     Walk<T, M> walk(conv, block, begin);
     Tile<T> tile;
     for (; begin + kTilePixels <= end; begin += kTilePixels) {
-        STOMPP_UNROLL for (int i = 0; i < kTilePixels; ++i) walk.put(tile, i);
+        walk.fill(tile, kTilePixels);
         Kernel::template tile<M, kTilePixels, V>(conv, block, tile);
     }
     const int left = static_cast<int>(end - begin);
-    for (int i = 0; i < left; ++i) walk.put(tile, i);
+    walk.fill(tile, left);
     if (left == 3) Kernel::template tile<M, 3, V>(conv, block, tile);
     if (left == 2) Kernel::template tile<M, 2, V>(conv, block, tile);
     if (left == 1) Kernel::template tile<M, 1, V>(conv, block, tile);
@@ -154,8 +162,12 @@ void sweep(const Conv &conv, const Block &block, std::int64_t begin, std::int64_
 
 template <class Kernel>
 void sweep_binary(const Conv &conv, const Block &block, std::int64_t begin, std::int64_t end) {
-    conv.limit ? sweep<std::uint32_t, Kernel, Mode::threshold>(conv, block, begin, end)
-               : sweep<std::uint32_t, Kernel, Mode::arithmetic>(conv, block, begin, end);
+    if (conv.limit_plus)
+        sweep<std::uint32_t, Kernel, Mode::either_threshold>(conv, block, begin, end);
+    else if (conv.limit)
+        sweep<std::uint32_t, Kernel, Mode::threshold>(conv, block, begin, end);
+    else
+        sweep<std::uint32_t, Kernel, Mode::arithmetic>(conv, block, begin, end);
 }
 
 } // namespace

@@ -1,0 +1,152 @@
+"""Speed of the compiled kernels as a share of what the CPU's registers could do.
+
+    python benchmarks/bench_kernels.py                 # binary 3×3 layers, one thread
+    python benchmarks/bench_kernels.py --floats        # and the float layers of a ResNet-18 at 224×224
+
+A layer's time is that of a program with many copies of it less that of a program with none, both run in turn; times are
+CPU times of one thread, so that a busy machine disturbs less; figures are medians of `--repeats` turns. The limit is the
+binary kernel's arithmetic without a load or store (`register_loop`), measured in the same turns.
+"""
+
+from __future__ import annotations
+
+import argparse
+import platform
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import stompp_kernels
+from stompp_kernels import Program, available_isas, register_loop
+
+LAYERS = [(64, 56), (128, 28), (256, 14), (512, 7)]  # channels, side: the binary layers of a ResNet-18 at 224×224
+COPIES = 8  # few enough that all weights stay in the second-level cache, as those of a stage do
+SAME = {"stride": (1, 1), "dilation": (1, 1), "groups": 1}
+
+
+def cpu_time(call: Callable[[], object]) -> float:
+    begin = time.thread_time()
+    call()
+    return time.thread_time() - begin
+
+
+def runner(program: Program, image: np.ndarray, times: int) -> Callable[[], None]:
+    out = np.empty((1, *program.shape(program.output)), np.float32)
+
+    def run() -> None:
+        for _ in range(times):
+            program.run(image, out, 1)
+
+    run()
+    return run
+
+
+def binary_layers(isa: str, channels: int, side: int, copies: int, epilogue: str, rng: np.random.Generator) -> Program:
+    program = Program(channels, side, side, isa)
+    bits, floats = program.sign(0), 0
+    ones = np.ones(channels, np.float32)
+    for _ in range(copies):
+        weight = rng.integers(0, 256, (channels, 9 * channels // 8), dtype=np.uint8)
+        window = {**SAME, "kernel": (3, 3), "padding": (1, 1, 1, 1)}
+        if epilogue == "threshold":
+            threshold = rng.integers(-20, 20, channels).astype(np.int32)
+            _, bits = program.binary_conv(bits, channels, weight, **window, threshold=threshold, want_bits=True)
+        else:
+            floats, bits = program.binary_conv(
+                bits, channels, weight, **window, mul=ones, bias=ones, residual=floats, want_float=True, want_bits=True
+            )
+    weight = np.zeros((1, channels // 8), np.uint8)
+    window = {**SAME, "kernel": (1, 1), "padding": (0, 0, 0, 0)}
+    last, _ = program.binary_conv(bits, 1, weight, **window, mul=ones[:1], bias=ones[:1], want_float=True)
+    program.finish(last)
+    return program
+
+
+def layer_seconds(with_layer: Callable[[], None], without: Callable[[], None], repeats: int) -> list[float]:
+    return [cpu_time(with_layer) - cpu_time(without) for _ in range(repeats)]
+
+
+def bench_binary(isa: str, repeats: int, rng: np.random.Generator) -> None:
+    rounds = 300_000
+    work = {}
+    for epilogue in ("threshold", "residual"):
+        for channels, side in LAYERS:
+            image = rng.standard_normal((1, channels, side, side)).astype(np.float32)
+            work[epilogue, channels, side] = [
+                runner(binary_layers(isa, channels, side, copies, epilogue, rng), image, 10) for copies in (COPIES, 0)
+            ]
+    limits, speeds = [], {key: [] for key in work}
+    for _ in range(repeats):
+        if isa != "portable":
+            limits.append(2.0 * rounds and register_loop(isa, rounds) / cpu_time(lambda: register_loop(isa, rounds)) * 1e-9)
+        for (epilogue, channels, side), (many, none) in work.items():
+            operations = 2 * 9 * channels**2 * side**2 * COPIES * 10
+            speeds[epilogue, channels, side].append(operations / (cpu_time(many) - cpu_time(none)) * 1e-9)
+    limit = float(np.median(limits)) if limits else None
+    print(f"\n{isa}: " + (f"register-only limit {limit:.0f} GOPS" if limit else "no limit measured"))
+    print("| 3×3 layer, batch 1 | epilogue | GOPS | share of the limit |\n|---|---|---|---|")
+    for (epilogue, channels, side), values in speeds.items():
+        speed = float(np.median(values))
+        share = f"{speed / limit:.0%}" if limit else "–"
+        print(f"| {channels} channels, {side}×{side} | {epilogue} | {speed:.0f} | {share} |")
+
+
+FLOAT_LAYERS = [  # name, input channels, side, output channels, kernel, stride, padding
+    ("stem 7×7/2", 3, 224, 64, 7, 2, 3),
+    ("stem 3×3", 3, 32, 64, 3, 1, 1),
+    ("projection 1×1/2", 64, 56, 128, 1, 2, 0),
+    ("projection 1×1/2", 128, 28, 256, 1, 2, 0),
+    ("projection 1×1/2", 256, 14, 512, 1, 2, 0),
+    ("classifier", 512, 1, 1000, 1, 1, 0),
+]
+
+
+def float_layer(isa: str, kind: str, inner: int, side: int, outer: int, kernel: int, stride: int, padding: int) -> Program:
+    program = Program(inner, side, side, isa)
+    rng = np.random.default_rng(0)
+    window = {"kernel": (kernel,) * 2, "stride": (stride,) * 2, "dilation": (1, 1), "padding": (padding,) * 4, "groups": 1}
+    scale = {"mul": np.ones(outer, np.float32), "bias": np.zeros(outer, np.float32)}
+    shape = (outer, kernel, kernel, inner)
+    if kind == "float":
+        weight = rng.standard_normal(shape).astype(np.float32)
+        _, bits = program.float_conv(0, outer, weight, **window, **scale, want_bits=True)
+    else:
+        weight = rng.integers(-127, 128, shape).astype(np.int8)
+        _, bits = program.int8_conv(program.quantize(0, 40.0), outer, weight, **window, **scale, want_bits=True)
+    program.finish(program.unpack(program.pool(bits, "max", [(0, 1, 1)], [(0, 1, 1)])))
+    return program
+
+
+def bench_floats(isa: str, repeats: int, rng: np.random.Generator) -> None:
+    print(f"\n{isa}, float layers: input as NCHW float32, output as sign bits, microseconds")
+    print("| layer | fp32 | int8 |\n|---|---|---|")
+    for name, inner, side, *rest in FLOAT_LAYERS:
+        image = rng.standard_normal((1, inner, side, side)).astype(np.float32)
+        calls = [runner(float_layer(isa, kind, inner, side, *rest), image, 5) for kind in ("float", "int8")]
+        times = np.median([[cpu_time(call) / 5 for call in calls] for _ in range(repeats)], axis=0) * 1e6
+        print(f"| {name}, {inner} → {rest[0]} at {side}×{side} | {times[0]:.0f} | {times[1]:.0f} |")
+
+
+def cpu_name() -> str:
+    info = Path("/proc/cpuinfo")
+    names = [line.split(":")[1].strip() for line in info.read_text().splitlines() if line.startswith("model name")] if info.exists() else []
+    return names[0] if names else platform.processor()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--isa", nargs="*", default=available_isas(), help="instruction sets; all by default")
+    parser.add_argument("--repeats", type=int, default=25)
+    parser.add_argument("--floats", action="store_true", help="also the float layers")
+    options = parser.parse_args()
+    rng = np.random.default_rng(0)
+    print(f"{cpu_name()}, one thread, medians of {options.repeats}, numpy {np.__version__}, {stompp_kernels.__name__}")
+    for isa in options.isa:
+        bench_binary(isa, options.repeats, rng)
+        if options.floats:
+            bench_floats(isa, options.repeats, rng)
+
+
+if __name__ == "__main__":
+    main()
