@@ -48,7 +48,7 @@ def build(name: str, **arguments: Any) -> nn.Module:
     if name not in MODELS:
         near = difflib.get_close_matches(name, MODELS, n=1)
         raise UsageError(
-            f"unknown model {name!r}{f', did you mean {near[0]!r}?' if near else ''} Known are {', '.join(MODELS)}"
+            f"unknown model {name!r}{f', did you mean {near[0]!r}?' if near else '.'} Known are {', '.join(MODELS)}"
         )
     accepted = inspect.signature(MODELS[name]).parameters
     for argument in arguments:
