@@ -95,7 +95,7 @@ def render(found: Found) -> str:
         f'<h2 id="{s.id}-heading">{s.heading}</h2>{s.inside(found, groups)}</div></section>'
         for s in SECTIONS
     )
-    policy = f"default-src 'none'; style-src '{_hash(style)}'; script-src '{_hash(script)}'; img-src blob: data:"
+    policy = f"default-src 'none'; style-src '{_hash(style)}'; script-src '{_hash(script)}'; img-src data:"
     when = datetime.now().astimezone().strftime("%Y-%m-%d %H:%M %Z")
     return f"""<!doctype html>
 <html lang="en">

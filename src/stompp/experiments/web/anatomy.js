@@ -51,27 +51,27 @@ function suggested() {
 }
 
 async function inflate(entry) {
-  if (!anatomy.inflated.has(entry.id)) {
-    const packed = Uint8Array.from(atob(entry.run.history.bytes), (c) => c.charCodeAt(0));
-    const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("deflate"));
-    const cells = new Uint8Array(await new Response(stream).arrayBuffer());
-    const columns = entry.run.history.epoch.length;
-    const parts = {};
-    let from = 0;
-    for (const part of entry.run.history.parts) {
-      parts[part.name] = { ...part, columns, cells: cells.subarray(from, from + part.rows.length * columns) };
-      from += part.rows.length * columns;
-    }
-    anatomy.inflated.set(entry.id, parts);
+  const { history } = entry.run;
+  const packed = Uint8Array.from(atob(history.bytes), (c) => c.charCodeAt(0));
+  const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("deflate"));
+  const cells = new Uint8Array(await new Response(stream).arrayBuffer());
+  const columns = history.epoch.length;
+  const parts = {};
+  let from = 0;
+  for (const part of history.parts) {
+    parts[part.name] = { ...part, columns, cells: cells.subarray(from, from + part.rows.length * columns) };
+    from += part.rows.length * columns;
   }
-  return anatomy.inflated.get(entry.id);
+  anatomy.inflated.set(entry.id, parts);
 }
 
 async function drawAnatomy() {
   const turn = ++anatomy.turn;
   const chosen = anatomy.runs.map((id) => allRuns.find((r) => r.id === id)).filter(Boolean);
-  const parts = await Promise.all(chosen.map(inflate));
+  const missing = chosen.filter((entry) => !anatomy.inflated.has(entry.id)); // none when printing, which does not wait
+  if (missing.length) await Promise.all(missing.map(inflate));
   if (turn !== anatomy.turn) return; // a newer choice is being drawn
+  const parts = chosen.map((entry) => anatomy.inflated.get(entry.id));
   const panels = document.getElementById("panels");
   panels.className = chosen.length > 1 ? "panels two" : "panels";
   const slots = chosen.map(() => el("article", {}));
@@ -137,8 +137,8 @@ function heatFigure(map, part, name, entry, frame, shared) {
     if (i % pitch === 0) picture.append(label(frame.left - 7, (i + 0.5) * each + 4, shorten(row, frame.left), { "text-anchor": "end", "font-size": Math.min(11, each + 1 < 9 ? 9.5 : 11) }));
   });
   picture.append(svg("rect", { x: frame.left, y: 0, width: frame.right - frame.left, height: rows * each, fill: "none", stroke: color("line") }), epochAxis(frame, bottom));
-  const canvas = paint(map, part, run.history, frame, each, scale);
-  const plot = el("div", { class: "plot" }, picture, canvas);
+  picture.append(paint(map, part, run.history, frame, each, scale));
+  const plot = el("div", { class: "plot" }, picture);
   listen(plot, picture, frame, 0, rows * each, (e, y) => {
     const column = columnOf(run.history, e);
     if (column < 0) return null;
@@ -199,11 +199,11 @@ function hatch(context, density) {
   return context.createPattern(tile, "repeat");
 }
 
+/* The cells as one image inside the figure, so that it scales with it. */
 function paint(map, part, history, frame, each, scale) {
   const density = Math.max(2, Math.ceil(window.devicePixelRatio || 1));
   const wide = frame.right - frame.left, rows = part.rows.length;
-  const canvas = el("canvas", { "aria-hidden": "true", width: Math.round(wide * density), height: rows * each * density });
-  Object.assign(canvas.style, { left: frame.left + "px", top: "0", width: wide + "px", height: rows * each + "px" });
+  const canvas = el("canvas", { width: Math.round(wide * density), height: rows * each * density });
   const pen = canvas.getContext("2d");
   const of = ramp(map.ramp);
   const paints = Array.from({ length: 256 }, (_, byte) => (byte === 0 && !map.hatch ? of(0) : of(scale.of(byte))));
@@ -219,7 +219,7 @@ function paint(map, part, history, frame, each, scale) {
       pen.fillRect(from, r * each * density, Math.max(1, to - from), each * density - gap);
     }
   }
-  return canvas;
+  return svg("image", { href: canvas.toDataURL(), x: frame.left, y: 0, width: wide, height: rows * each, preserveAspectRatio: "none", "aria-hidden": "true" });
 }
 
 let gradients = 0;
