@@ -109,7 +109,8 @@ inline std::int64_t register_loop_avx2(std::int64_t rounds) {
     }
     STOMPP_UNROLL for (int l = 0; l < 2; ++l) weight[l] = entry(kTables.row[1][l]);
     for (std::int64_t round = 0; round < rounds; ++round) {
-        STOMPP_UNROLL for (int i = 0; i < 4; ++i) asm volatile("" : "+x"(table[i]));
+        STOMPP_UNROLL for (int i = 0; i < 4; ++i) asm volatile("" : "+x"(table[i])); // new values, for all GCC knows
+        STOMPP_UNROLL for (int l = 0; l < 2; ++l) asm volatile("" : "+x"(weight[l]));
         STOMPP_UNROLL for (int i = 0; i < 4; ++i)
             STOMPP_UNROLL for (int l = 0; l < 2; ++l) {
                 acc[i][l] = _mm256_add_epi8(acc[i][l], _mm256_shuffle_epi8(table[i], weight[l]));

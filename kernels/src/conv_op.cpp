@@ -3,6 +3,7 @@
 #include <cstring>
 #include <limits>
 #include <map>
+#include <new>
 #include <stdexcept>
 
 #include "program.hpp"
@@ -42,6 +43,18 @@ struct Axis {
     std::vector<std::pair<int, int>> ranges;
 };
 
+// Vectors are loaded from these: none should straddle two cache lines.
+template <class T> struct LineAllocator {
+    using value_type = T;
+    LineAllocator() = default;
+    template <class U> LineAllocator(const LineAllocator<U> &) {}
+    T *allocate(std::size_t n) { return static_cast<T *>(::operator new(n * sizeof(T), std::align_val_t(64))); }
+    void deallocate(T *p, std::size_t) { ::operator delete(p, std::align_val_t(64)); }
+    template <class U> bool operator==(const LineAllocator<U> &) const { return true; }
+    template <class U> bool operator!=(const LineAllocator<U> &) const { return false; }
+};
+template <class T> using Lines = std::vector<T, LineAllocator<T>>;
+
 enum class Form { binary, floats, int8 };
 
 struct ConvOp : Op {
@@ -56,11 +69,11 @@ struct ConvOp : Op {
 
     std::vector<Run> runs;
     std::vector<Block> blocks;
-    std::vector<std::uint32_t> weights; // bits, floats or bytes
+    Lines<std::uint32_t> weights; // bits, floats or bytes
     int columns = 0; // of the tables, padded to whole vectors
     std::vector<int> row_table, col_table;
-    std::vector<std::int32_t> start, limit, limit_plus;
-    std::vector<float> mul, bias;
+    Lines<std::int32_t> start, limit, limit_plus;
+    Lines<float> mul, bias;
 
     // The strides of the input are known once all consumers have asked for their margins.
     void finish(const Program &program) override {
