@@ -18,7 +18,7 @@ const figures = []; // functions that draw a figure at its present size, in the 
 function fill(node, attributes, children) {
   for (const [name, value] of Object.entries(attributes || {})) {
     if (name.startsWith("on")) node.addEventListener(name.slice(2), value);
-    else if (value !== null && value !== undefined && value !== false) node.setAttribute(name, value);
+    else if (value !== null && value !== undefined) node.setAttribute(name, value);
   }
   node.append(...children.flat(Infinity).filter((child) => child !== null));
   return node;

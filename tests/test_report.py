@@ -1,0 +1,222 @@
+"""The page itself: what is in it, that it is well-formed, and that nothing in a run's files can become markup."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+import zlib
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from report_runs import write_run
+from stompp import recipes
+from stompp.errors import UsageError
+from stompp.experiments.payload import MISSING, MOST_COLUMNS, TOP, to_script
+from stompp.experiments.report import SECTIONS, write_report
+
+VOID = {"meta", "br", "input", "img", "hr", "link"}
+EVIL = "</script><script>alert(1)</script><img src=x onerror=alert(2)>\"'&amp;"
+
+
+class Page(HTMLParser):
+    """The page as a list of elements; complains where one is not closed."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(convert_charrefs=True)
+        self.open: list[str] = []
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.scripts: list[str] = []
+        self.text = ""
+        self.feed(text)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+        if tag == "script":
+            self.scripts.append("")
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if self.open and self.open[-1] == "script":
+            self.scripts[-1] += data
+        elif "style" not in self.open:
+            self.text += data
+
+    def all(self, tag: str) -> list[dict[str, str | None]]:
+        return [attributes for name, attributes in self.elements if name == tag]
+
+
+def report_of(root: Path) -> Page:
+    return Page(write_report([root], root / "out" / "report.html").read_text(encoding="utf-8"))
+
+
+def data_of(page: Page) -> dict[str, Any]:
+    return dict(json.loads(page.scripts[0]))
+
+
+def history_of(run: dict[str, Any]) -> dict[str, tuple[dict[str, Any], list[bytes]]]:
+    """Unpack a run's matrices as the page does."""
+    cells, columns, found, at = zlib.decompress(base64.b64decode(run["history"]["bytes"])), 0, {}, 0
+    columns = len(run["history"]["epoch"])
+    for part in run["history"]["parts"]:
+        rows = [cells[at + i * columns : at + (i + 1) * columns] for i in range(len(part["rows"]))]
+        found[part["name"]] = (part, rows)
+        at += columns * len(rows)
+    assert at == len(cells)
+    return found
+
+
+def test_report_is_one_file_that_loads_nothing(tmp_path: Path) -> None:
+    write_run(tmp_path)
+    page = report_of(tmp_path)
+    assert not page.all("link")
+    assert not page.all("img")
+    assert all("src" not in script for script in page.all("script"))
+    policy = next(m["content"] for m in page.all("meta") if m.get("http-equiv"))
+    assert policy is not None
+    assert policy.startswith("default-src 'none'")
+    assert "unsafe" not in policy
+    urls = re.findall(r"https?://[^\s\"'`)]+", (tmp_path / "out" / "report.html").read_text())
+    assert set(urls) <= {"http://www.w3.org/2000/svg"}
+
+
+def test_report_has_headings_captions_and_scopes(tmp_path: Path) -> None:
+    write_run(tmp_path)
+    page = report_of(tmp_path)
+    assert len(page.all("h1")) == 1
+    assert [s["id"] for s in page.all("section")] == [s.id for s in SECTIONS]
+    assert len(page.all("caption")) == len(page.all("table")) > 2
+    assert all(th.get("scope") for th in page.all("th"))
+    assert all(svg.get("role") == "img" or svg.get("aria-hidden") for svg in page.all("svg"))
+
+
+def test_report_shows_the_numbers_of_the_files(tmp_path: Path) -> None:
+    folders = [write_run(tmp_path, seed=s) for s in (0, 1)]
+    page = report_of(tmp_path)
+    (series,) = data_of(page)["nets"][0]["series"]
+    finals = []
+    for folder, run in zip(folders, series["runs"], strict=True):
+        lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+        finals.append(lines[-1]["test"]["binary"]["accuracy"])
+        assert run["epoch"] == [line["epoch"] + 1 for line in lines]
+        for split in ("test", "train"):
+            for view in ("current", "binary"):
+                assert run["accuracy"][split][view] == [round(line[split][view]["accuracy"], 3) for line in lines]
+        assert f"{finals[-1]:.1f}" in page.text
+    assert f"{sum(finals) / 2:.2f} ±" in page.text
+
+
+def test_history_keeps_zeros_and_ones_exactly_and_the_rest_closely(tmp_path: Path) -> None:
+    folder = write_run(tmp_path)
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    history = history_of(data_of(report_of(tmp_path))["nets"][0]["series"][0]["runs"][0])
+    part, rows = history["frozen"]
+    for name, row in zip(part["rows"], rows, strict=True):
+        for line, byte in zip(lines, row, strict=True):
+            value = line["sites"][name]
+            assert (byte == 0, byte == TOP) == (value == 0, value == 1)
+            assert byte / TOP == pytest.approx(value, abs=1 / TOP)
+    part, rows = history["signal_norm"]
+    for name, row in zip(part["rows"], rows, strict=True):
+        for line, byte in zip(lines, row, strict=True):
+            value = line["flow"][name][0]
+            assert (byte == 0) == (value == 0)
+            if byte:
+                log = part["low"] + (part["high"] - part["low"]) * (byte - 1) / (TOP - 1)
+                assert 10**log == pytest.approx(value, rel=0.03)
+
+
+def test_history_marks_what_is_missing(tmp_path: Path) -> None:
+    folder = write_run(tmp_path)
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    name = next(iter(lines[0]["flow"]))
+    lines[1]["flow"][name][0] = float("inf")
+    del lines[2]["flow"][name]
+    (folder / "metrics.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    history = history_of(data_of(report_of(tmp_path))["nets"][0]["series"][0]["runs"][0])
+    assert list(history["signal_norm"][1][0][1:3]) == [MISSING, MISSING]
+
+
+def test_history_of_a_long_run_is_thinned_and_keeps_its_end(tmp_path: Path) -> None:
+    write_run(tmp_path, recipes.get("resnet8-digits-bnn-stompp").changed(epochs=2 * MOST_COLUMNS + 1), sites=2)
+    run = data_of(report_of(tmp_path))["nets"][0]["series"][0]["runs"][0]
+    assert run["history"]["every"] == 3
+    assert len(run["history"]["epoch"]) <= MOST_COLUMNS
+    assert run["history"]["epoch"][-1] == 2 * MOST_COLUMNS + 1 == len(run["epoch"])
+
+
+def test_report_escapes_what_comes_from_files(tmp_path: Path) -> None:
+    folder = write_run(tmp_path, changes={"name": "evil"})
+    recipe = json.loads((folder / "recipe.json").read_text())
+    recipe["recipe"]["name"] = EVIL
+    (folder / "recipe.json").write_text(json.dumps(recipe))
+    (folder / "env.json").write_text(json.dumps({"cpu": EVIL, "torch": {"a": EVIL}, "command": EVIL}))
+    metrics = (folder / "metrics.jsonl").read_text()
+    inside = json.dumps(EVIL)[1:-1]
+    (folder / "metrics.jsonl").write_text(metrics.replace("layer0.0.relu", inside) + "broken\n")
+    page = report_of(tmp_path)
+    assert len(page.scripts) == 2  # the data and the program
+    assert not page.all("img")
+    assert not any(name.startswith("on") for _, attributes in page.elements for name in attributes)
+    assert EVIL in page.text  # shown as it is
+    assert data_of(page)["nets"][0]["series"][0]["recipe"] == EVIL
+    assert EVIL in data_of(page)["nets"][0]["series"][0]["runs"][0]["history"]["parts"][0]["rows"]
+
+
+@pytest.mark.parametrize("text", ["</script>", "<!--", "]]>", "&lt;", "\u2028"])
+def test_to_script_cannot_leave_its_element(text: str) -> None:
+    made = to_script({"a": text})
+    assert not set(made) & set("<>&\u2028")
+    assert json.loads(made) == {"a": text}
+
+
+def test_report_marks_unfinished_runs_and_shows_no_spread_of_one(tmp_path: Path) -> None:
+    write_run(tmp_path, seed=0)
+    write_run(tmp_path, seed=1, upto=7)
+    write_run(tmp_path, "resnet8-digits-float-relu", upto=0)
+    page = report_of(tmp_path)
+    assert "7/40" in page.text
+    assert "0/40" in page.text
+    assert "none finished" in page.text
+    table = (tmp_path / "out" / "report.html").read_text().split('<table class="results">')[1].split("</table>")[0]
+    assert "±" not in table.split("<tbody>")[1]
+
+
+def test_report_notes_damage_on_the_page(tmp_path: Path) -> None:
+    with open(write_run(tmp_path, upto=4) / "metrics.jsonl", "a") as file:
+        file.write('{"epoch": 4, "te')
+    assert "1 damaged line of metrics.jsonl skipped (line 5)" in report_of(tmp_path).text
+
+
+def test_report_of_runs_without_any_epoch_has_its_tables(tmp_path: Path) -> None:
+    write_run(tmp_path, upto=0)
+    assert "0/40" in report_of(tmp_path).text
+
+
+def test_write_report_refuses_a_folder_as_its_file(tmp_path: Path) -> None:
+    write_run(tmp_path / "runs")
+    with pytest.raises(UsageError, match=r"is a folder; give the page a name"):
+        write_report([tmp_path / "runs"], tmp_path)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UsageError, match=r"cannot make the folder"):
+        write_report([tmp_path / "runs"], tmp_path / "file" / "report.html")
+
+
+def test_report_of_sixty_large_runs_is_small(tmp_path: Path) -> None:
+    lines = (write_run(tmp_path, "resnet50-cifar10-bnn-stompp", sites=97) / "metrics.jsonl").read_text()
+    for seed in range(1, 60):
+        (write_run(tmp_path, "resnet50-cifar10-bnn-stompp", seed, sites=97, upto=0) / "metrics.jsonl").write_text(lines)
+        (tmp_path / "resnet50-cifar10-bnn-stompp" / f"seed{seed}" / "DONE").write_text("{}")
+    assert write_report([tmp_path], tmp_path / "report.html").stat().st_size < 8_000_000
