@@ -14,6 +14,7 @@ import pytest
 
 from report_runs import write_run
 from stompp import recipes
+from stompp.cli import main
 from stompp.errors import UsageError
 from stompp.experiments.payload import MISSING, MOST_COLUMNS, TOP, to_script
 from stompp.experiments.report import SECTIONS, write_report
@@ -220,3 +221,20 @@ def test_report_of_sixty_large_runs_is_small(tmp_path: Path) -> None:
         (write_run(tmp_path, "resnet50-cifar10-bnn-stompp", seed, sites=97, upto=0) / "metrics.jsonl").write_text(lines)
         (tmp_path / "resnet50-cifar10-bnn-stompp" / f"seed{seed}" / "DONE").write_text("{}")
     assert write_report([tmp_path], tmp_path / "report.html").stat().st_size < 8_000_000
+
+
+def test_report_command_writes_the_page_and_says_where(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_run(tmp_path / "runs")
+    assert main(["report", str(tmp_path / "runs"), "--out", str(tmp_path / "page.html")]) == 0
+    assert "page.html" in capsys.readouterr().out
+    assert (tmp_path / "page.html").read_text().startswith("<!doctype html>")
+
+
+def test_report_command_of_an_empty_folder_is_one_line_and_code_2(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["report", str(tmp_path), "--out", str(tmp_path / "page.html")]) == 2
+    told = capsys.readouterr().err
+    assert told.startswith("stompp: no runs found")
+    assert told.count("\n") == 1
+    assert not (tmp_path / "page.html").exists()

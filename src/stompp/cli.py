@@ -167,6 +167,24 @@ def predict(arguments: list[str]) -> int:
     return 0
 
 
+@dataclass(frozen=True)
+class _ReportArguments:
+    runs: Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="[RUNS ...]")] = (Path("runs"),)
+    """run folders, or folders with runs in them at any depth"""
+    out: Path = Path("report.html")
+    """where the page goes"""
+
+
+def report(arguments: list[str]) -> int:
+    """report [RUNS ...] --out FILE        write runs, finished or not, as one HTML page that needs no network"""
+    from stompp.experiments.report import write_report
+
+    given = _parse("report", _ReportArguments, arguments)
+    out = write_report(list(given.runs), given.out)
+    print(f"{out}: {out.stat().st_size / 1e6:.1f} MB; open it in a browser")
+    return 0
+
+
 COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "train": train,
     "list": list_,
@@ -174,6 +192,7 @@ COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "summary": summary,
     "eval": eval_,
     "predict": predict,
+    "report": report,
 }
 
 
