@@ -215,14 +215,6 @@ def test_write_report_refuses_a_folder_as_its_file(tmp_path: Path) -> None:
         write_report([tmp_path / "runs"], tmp_path / "file" / "report.html")
 
 
-def test_report_of_sixty_large_runs_is_small(tmp_path: Path) -> None:
-    lines = (write_run(tmp_path, "resnet50-cifar10-bnn-stompp", sites=97) / "metrics.jsonl").read_text()
-    for seed in range(1, 60):
-        (write_run(tmp_path, "resnet50-cifar10-bnn-stompp", seed, sites=97, upto=0) / "metrics.jsonl").write_text(lines)
-        (tmp_path / "resnet50-cifar10-bnn-stompp" / f"seed{seed}" / "DONE").write_text("{}")
-    assert write_report([tmp_path], tmp_path / "report.html").stat().st_size < 8_000_000
-
-
 def test_report_command_writes_the_page_and_says_where(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_run(tmp_path / "runs")
     assert main(["report", str(tmp_path / "runs"), "--out", str(tmp_path / "page.html")]) == 0

@@ -211,6 +211,19 @@ def test_strange_runs_draw_too_and_run_no_script(browser: Browser, tmp_path: Pat
     assert complaints(browser) == []
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("width", WIDTHS)
+def test_sixty_large_runs_are_small_and_appear_at_once(browser: Browser, tmp_path: Path, width: int) -> None:
+    methods = ("bnn-stompp", "bnn-ste", "bnn-ste-clip", "bnn-ste-approx", "bwn-ste", "bwn-stompp")
+    for method in methods:
+        for seed in range(10):
+            write_run(tmp_path, f"resnet50-cifar10-{method}", seed, sites=97)
+    report = write_report([tmp_path], tmp_path / "report.html")
+    assert report.stat().st_size < 8_000_000
+    assert browser.open(report, width) < 3
+    assert complaints(browser) == []
+
+
 def press(browser: Browser, key: str) -> None:
     for kind in ("keyDown", "keyUp"):
         browser.send("Input.dispatchKeyEvent", type=kind, key=key, code=key)

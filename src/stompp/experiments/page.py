@@ -13,6 +13,7 @@ from typing import Any
 
 from stompp.data.catalog import shape_of
 
+from .payload import slots
 from .results import Gain, Group, Row, Score
 from .runs import Found, Run
 
@@ -54,7 +55,8 @@ def results(groups: list[Group]) -> str:
         "STE's gradient through sign() is a choice, its surrogate: gains are given over the identity, "
         "and over the strongest STE that ran.</p>"
     )
-    return told + "".join(f'<div class="card">{_result_table(group)}</div>' for group in groups)
+    colours = slots(groups)
+    return told + "".join(f'<div class="card">{_result_table(group, colours)}</div>' for group in groups)
 
 
 def time(groups: list[Group]) -> str:
@@ -151,11 +153,11 @@ def _facts(runs: list[Run]) -> str:
     return f'<dl class="facts">{"".join(items)}</dl>'
 
 
-def _result_table(group: Group) -> str:
+def _result_table(group: Group, colours: dict[str, int]) -> str:
     chance = 100 / shape_of(group.rows[0].recipe.data)[1]
     highest = max((v for row in group.rows for v in row.score.values), default=0.0)
     top = min(100, 10 * math.ceil((max(highest, chance) + 3) / 10))
-    rows = "".join(_result_row(row, top, chance) for row in group.rows)
+    rows = "".join(_result_row(row, top, chance, colours[row.label]) for row in group.rows)
     zero = f'<text x="{_STRIP_MARGIN}" y="20" text-anchor="middle">0</text>'
     axis = (
         f'<svg class="strip" viewBox="0 0 {_STRIP_WIDTH} 24" role="img" aria-label="axis from 0 to {top} percent">'
@@ -177,14 +179,14 @@ def _result_table(group: Group) -> str:
     )
 
 
-def _result_row(row: Row, top: float, chance: float) -> str:
+def _result_row(row: Row, top: float, chance: float, slot: int) -> str:
     n = str(row.score.n)
     if row.unfinished:
         n += f'<br><small class="pending">+{len(row.unfinished)}<span class="sr"> unfinished</span></small>'
     return (
         f'<tr data-recipe="{escape(row.recipe.name)}">{_row_head(row)}<td>{n}</td>'
         f'<td class="main">{_score(row.score)}</td><td>{_gain(row.gain)}</td>'
-        f"<td>{_gain(row.gain_over_best, name=True)}</td><td>{_strip(row, top, chance)}</td></tr>"
+        f"<td>{_gain(row.gain_over_best, name=True)}</td><td>{_strip(row.score, top, chance, slot)}</td></tr>"
     )
 
 
@@ -204,24 +206,23 @@ def _gain(gain: Gain | None, name: bool = False) -> str:
         return '<span class="soft" aria-label="does not apply">–</span>'
     error = "" if gain.error is None else f" <small>± {gain.error:.1f}</small>"
     over = f"<br><small>{escape(gain.over.split(' · ')[0])}</small>" if name else ""
-    way = "up" if gain.difference > 0 else "down"
+    way = "same" if abs(gain.difference) < 0.05 else "up" if gain.difference > 0 else "down"
     return f'<span class="{way}">{_signed(gain.difference)}</span>{error}{over}'
 
 
 def _signed(value: float) -> str:
-    return f"{value:+.1f}".replace("-", "−")
+    return "0.0" if abs(value) < 0.05 else f"{value:+.1f}".replace("-", "−")
 
 
-def _strip(row: Row, top: float, chance: float) -> str:
+def _strip(score: Score, top: float, chance: float, slot: int) -> str:
     """Return the finished runs as dots on the net's axis, their mean as a tick."""
-    if row.score.mean is None:
+    if score.mean is None:
         return ""
-    slot = _rule_slot(row)
-    dots = "".join(f'<circle class="dot f{slot}" cx="{_place(v, top):.1f}" cy="12" r="4.5"/>' for v in row.score.values)
-    x = _place(row.score.mean, top)
-    mean = f'<line class="mean f{slot}" x1="{x:.1f}" x2="{x:.1f}" y1="3" y2="21"/>' if row.score.n > 1 else ""
+    dots = "".join(f'<circle class="dot f{slot}" cx="{_place(v, top):.1f}" cy="12" r="4.5"/>' for v in score.values)
+    x = _place(score.mean, top)
+    mean = f'<line class="mean f{slot}" x1="{x:.1f}" x2="{x:.1f}" y1="3" y2="21"/>' if score.n > 1 else ""
     c = _place(chance, top)
-    told = ", ".join(f"{v:.1f}" for v in row.score.values)
+    told = ", ".join(f"{v:.1f}" for v in score.values)
     return (
         f'<svg class="strip" viewBox="0 0 {_STRIP_WIDTH} 24" role="img" aria-label="each run: {told} percent">'
         f'<line class="axis" x1="{_STRIP_MARGIN}" x2="{_STRIP_WIDTH - _STRIP_MARGIN}" y1="12" y2="12"/>'
@@ -231,12 +232,6 @@ def _strip(row: Row, top: float, chance: float) -> str:
 
 def _place(value: float, top: float) -> float:
     return _STRIP_MARGIN + (_STRIP_WIDTH - 2 * _STRIP_MARGIN) * value / top
-
-
-def _rule_slot(row: Row) -> int:
-    if row.recipe.weights == "float":
-        return 3
-    return 0 if "stompp" in (row.recipe.weights, row.recipe.activations) else 1
 
 
 def _time_table(group: Group) -> str:

@@ -16,7 +16,7 @@ from typing import Any
 
 from stompp.data.catalog import shape_of
 
-from .results import Group, Row, mode
+from .results import Group, mode
 from .runs import SPLITS, VIEWS, Run
 
 MISSING, TOP = 255, 254
@@ -27,14 +27,14 @@ SLOTS = 8  # colours; each has its own marker too
 
 def payload(groups: list[Group]) -> dict[str, Any]:
     """Return all that the figures draw, as plain data."""
-    slots = _slots([row for group in groups for row in group.rows])
+    colours = slots(groups)
     nets = []
     for group in groups:
         series = [
             {
                 "recipe": row.recipe.name,
                 "label": row.label,
-                "slot": slots[row.label],
+                "slot": colours[row.label],
                 "epochs": row.recipe.epochs,
                 "mode": mode(row.recipe),
                 "stompp": "stompp" in (row.recipe.weights, row.recipe.activations),
@@ -44,6 +44,19 @@ def payload(groups: list[Group]) -> dict[str, Any]:
         ]
         nets.append({"title": group.title, "chance": 100 / shape_of(group.rows[0].recipe.data)[1], "series": series})
     return {"nets": nets}
+
+
+def slots(groups: Iterable[Group]) -> dict[str, int]:
+    """Give each label a colour, the same in all nets; rules that everyone compares always have theirs."""
+    own = {"StoMPP": 0, "STE (identity)": 1, "STE (clip)": 2, "float (ReLU)": 3, "float (clip)": 3}
+    found: dict[str, int] = {}
+    labels = list(dict.fromkeys(row.label for group in groups for row in group.rows))
+    for label in labels:
+        if label in own:
+            found[label] = own[label]
+    free = [s for s in range(SLOTS) if s not in found.values()] or list(range(SLOTS))
+    others = [label for label in labels if label not in found]
+    return found | {label: free[i % len(free)] for i, label in enumerate(others)}
 
 
 def to_script(content: Any) -> str:
@@ -126,16 +139,3 @@ def _byte(value: float, low: float, high: float, scale: str) -> int:
         return 1 + round((TOP - 1) * (math.log10(value) - low) / (high - low))
     share = min(value / high, 1.0)
     return TOP if share == 1.0 else min(max(round(TOP * share), 1), TOP - 1)
-
-
-def _slots(rows: Iterable[Row]) -> dict[str, int]:
-    """Give each label a colour, the same in all nets; rules that everyone compares always have theirs."""
-    own = {"StoMPP": 0, "STE (identity)": 1, "STE (clip)": 2, "float (ReLU)": 3, "float (clip)": 3}
-    slots: dict[str, int] = {}
-    labels = list(dict.fromkeys(row.label for row in rows))
-    for label in labels:
-        if label in own:
-            slots[label] = own[label]
-    free = [s for s in range(SLOTS) if s not in slots.values()] or list(range(SLOTS))
-    others = [label for label in labels if label not in slots]
-    return slots | {label: free[i % len(free)] for i, label in enumerate(others)}

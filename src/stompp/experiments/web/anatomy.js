@@ -85,7 +85,8 @@ function panel(slot, entry, parts, all) {
   const { net, series, run } = entry;
   const state = run.done ? `seed ${run.seed}` : `seed ${run.seed}, unfinished: ${run.epoch.at(-1)} of ${series.epochs} epochs`;
   slot.append(el("header", {}, el("h3", {}, series.label), el("p", { class: "note" }, `${net.title}, ${state}`)));
-  const frame = { wide: slot.clientWidth, left: slot.clientWidth < 420 ? 92 : 150, epochs: series.epochs, lines: [] };
+  const wide = Math.max(slot.clientWidth, 240);
+  const frame = { wide, left: wide < 420 ? 92 : 150, epochs: series.epochs, lines: [] };
   frame.right = frame.wide - 10;
   frame.x = (e) => frame.left + ((frame.right - frame.left) * e) / frame.epochs;
   slot.append(accuracyFigure(entry, frame));
@@ -99,7 +100,7 @@ function accuracyFigure(entry, frame) {
   const { run, series, net } = entry;
   const height = 150, bottom = height - 24, y = (v) => bottom - ((bottom - 8) * v) / 100;
   const path = (view) => run.epoch.map((e, i) => `${i ? "L" : "M"}${frame.x(e - 0.5).toFixed(1)} ${y(run.accuracy.test[view][i]).toFixed(1)}`).join("");
-  const stroke = { fill: "none", stroke: color("s" + series.slot), "stroke-width": 2.2, "stroke-linejoin": "round" };
+  const stroke = { fill: "none", stroke: color("s" + series.slot), "stroke-width": series.epochs > 80 ? 1.5 : 2.2, "stroke-linejoin": "round" };
   const end = (view) => fixed(run.accuracy.test[view].at(-1));
   const picture = svg("svg", {
     viewBox: `0 0 ${frame.wide} ${height}`, height, role: "img",
@@ -151,12 +152,16 @@ function heatFigure(map, part, name, entry, frame, shared) {
     alternative(`${map.title} as a table`, () => heatTable(map, part, run, told)));
 }
 
-/* One scale for all runs shown side by side, so that their colours can be compared. */
+/* One scale for all runs shown side by side, so that their colours can be compared. Where the second run's norms go far
+   beyond the first's, as STE's do when they explode, the scale stops there and says so. */
 function sharedScale(part, shared) {
-  const low = Math.min(...shared.map((p) => p.low)), high = Math.max(...shared.map((p) => p.high));
+  const lowest = Math.min(...shared.map((p) => p.low)), highest = Math.max(...shared.map((p) => p.high));
+  const log = part.scale === "log";
+  const low = log ? Math.max(lowest, shared[0].low - 2) : lowest, high = log ? Math.min(highest, shared[0].high + 3) : highest;
   const bend = part.scale === "linear" ? 2 : 1; // rates are small nearly everywhere: a square root spreads them
   const of = (byte) => Math.max(0, Math.min(1, (raw(part, byte) - low) / (high - low || 1))) ** (1 / bend);
-  return { of, at: (share) => low + (high - low) * share ** bend };
+  const sign = (share) => (share === 0 && low > lowest ? "≤ " : share === 1 && high < highest ? "≥ " : "");
+  return { of, sign, at: (share) => low + (high - low) * share ** bend };
 }
 const raw = (part, byte) => (part.scale === "log" ? part.low + ((part.high - part.low) * (byte - 1)) / (TOP - 1) : (part.high * byte) / TOP);
 const shorten = (name, room) => {
@@ -167,7 +172,7 @@ const shorten = (name, room) => {
 function valueText(map, part, byte) {
   if (byte === MISSING) return "not recorded";
   if (byte === 0) return map.zero === "open" ? "open, nothing frozen" : map.zero;
-  if (part.scale === "log") return "about " + Number((10 ** raw(part, byte)).toPrecision(2));
+  if (part.scale === "log") return "about " + power(10 ** raw(part, byte), 2);
   if (map.ramp === "frozen" && byte === TOP) return "frozen, all of it";
   const percent = 100 * raw(part, byte);
   return `${fixed(percent, percent < 10 ? 1 : 0)} % ${map.unit}`;
@@ -176,6 +181,14 @@ function valueText(map, part, byte) {
 function columnOf(history, epoch) {
   const i = history.epoch.findIndex((e) => e >= epoch);
   return i >= 0 && history.epoch[i] - epoch < history.every ? i : -1;
+}
+
+/* A number with so many digits; very large and very small ones with a power of ten. */
+function power(value, digits) {
+  if (value >= 1e-4 && value < 1e5) return String(Number(value.toPrecision(digits)));
+  const [digit, exponent] = value.toExponential(digits - 1).split("e");
+  const raised = String(Number(exponent)).replace(/./g, (c) => (c === "-" ? "⁻" : "⁰¹²³⁴⁵⁶⁷⁸⁹"[c]));
+  return (Number(digit) === 1 ? "" : digit + "·") + "10" + raised;
 }
 
 function ramp(name) {
@@ -226,7 +239,7 @@ let gradients = 0;
 function key(map, part, scale, frame) {
   const id = `ramp${gradients++}`, of = ramp(map.ramp), start = frame.left, wide = 150;
   const percent = (v) => `${fixed(100 * v, v && v < 0.1 ? 1 : 0)} %`;
-  const text = (share) => (part.scale === "log" ? String(Number((10 ** scale.at(share)).toPrecision(1))) : percent(scale.at(share)));
+  const text = (share) => scale.sign(share) + (part.scale === "log" ? power(10 ** scale.at(share), 1) : percent(scale.at(share)));
   const small = (share, anchor) => label(start + share * wide, 24, text(share), { "font-size": 11, "text-anchor": anchor });
   const items = [
     svg("defs", {}, svg("linearGradient", { id }, [0, 0.25, 0.5, 0.75, 1].map((s) => svg("stop", { offset: s, "stop-color": of(s) })))),

@@ -130,7 +130,7 @@ function curve(s, l, x, y) {
   if (!l.points.length) return svg("g", {});
   const end = l.points.at(-1);
   const stroke = {
-    fill: "none", stroke: color("s" + s.slot), "stroke-width": l.thin ? 1.3 : 2.4, "stroke-linejoin": "round",
+    fill: "none", stroke: color("s" + s.slot), "stroke-width": (l.thin ? 1.3 : 2.4) * (s.epochs > 80 ? 0.75 : 1), "stroke-linejoin": "round",
     "stroke-dasharray": l.view === "binary" ? "6 4" : null, "stroke-opacity": l.thin ? 0.8 : 1,
   };
   return svg("g", { class: "series" }, svg("path", { d: trace(l.points, x, y), ...stroke }),
