@@ -49,6 +49,8 @@ inline void widen(__m256i bytes, std::int32_t *out) {
 }
 
 struct BinaryAvx2 {
+    static constexpr int kPixels = 4;
+
     static constexpr int kWords = 7; // a word adds at most 32 to a byte counter, and 7 * 32 < 256
 
     // Adds the counts of up to kWords words to `popcount`. Not inlined: it needs all registers there are.
@@ -83,7 +85,8 @@ struct BinaryAvx2 {
             STOMPP_UNROLL for (int l = 0; l < L; ++l) widen(acc[i][l], popcount[i] + 32 * l);
     }
 
-    template <Mode, int P, int V> static void tile(const Conv &conv, const Block &block, const Tile<std::uint32_t> &tile) {
+    template <Mode, int P, int V> static void tile(const Conv &conv, const Block &block, std::int64_t first) {
+        const std::uint32_t *input = static_cast<const std::uint32_t *>(conv.input) + block.input;
         constexpr int L = (V + 1) / 2; // vectors of 32 lanes
         const std::uint8_t *w = static_cast<const std::uint8_t *>(conv.weights) + block.weights;
         std::int32_t popcount[P][kLanes] = {};
@@ -91,12 +94,12 @@ struct BinaryAvx2 {
             for (std::ptrdiff_t word = 0; word < run->length; word += kWords) {
                 const std::ptrdiff_t words = run->length - word < kWords ? run->length - word : kWords;
                 const std::uint32_t *window[P];
-                for (int i = 0; i < P; ++i) window[i] = tile.window[i] + run->offset + word;
+                for (int i = 0; i < P; ++i) window[i] = input + conv.window[first + i] + run->offset + word;
                 count<P, L>(window, words, w, popcount);
                 w += 256 * L * words;
             }
         }
-        binary_epilogue(conv, block, tile, P, popcount);
+        binary_epilogue(conv, block, first, P, popcount);
     }
 };
 

@@ -8,7 +8,7 @@
 
 namespace stompp {
 
-constexpr int kTilePixels = 4;     // pixels whose accumulators are held in registers together
+constexpr int kMostPixels = 6;     // pixels whose accumulators are held in registers together
 constexpr int kBlockChannels = 64; // output channels of one block of weights: four 512-bit vectors of 32-bit lanes
 
 // A value in memory: NHWC with margins, strides in elements; `data` is channel 0 of pixel (0, 0) inside the margins.
@@ -37,16 +37,17 @@ struct Block {
 };
 
 struct Conv {
-    // geometry
-    int out_h, out_w;
-    int stride_y, stride_x;
+    // By output pixel, counted over all images in row-major order: the first element of its window, and of itself.
+    const std::int32_t *window;
+    const std::int32_t *out_float, *out_bits, *residual_float, *residual_bits;
+    const std::int32_t *table; // where the border class of the pixel begins in the tables below
+
     const Run *runs;
     int n_runs;
     const Block *blocks;
     const void *weights; // [block][run element][lane]; 32-bit lanes, or the AVX2 layout of binary_avx2.hpp
 
     // tables by border class (exact zero padding) and column
-    const int *row_table, *col_table; // by output row and column: their sum is where the class of a pixel begins
     // Binary: the dot product is start - 2 * popcount. Threshold epilogue: the bit is popcount <= limit.
     const std::int32_t *start;      // binary [class][column]; int8 [column] (added to the sum); unused for float
     const std::int32_t *limit;      // [class][column], for a residual bit of 0 (-1) or no residual; null: float epilogue
@@ -57,9 +58,11 @@ struct Conv {
     float low, high;
     bool clamp;
 
-    View input;
-    View residual_float, residual_bits; // data null where absent
-    View out_float, out_bits;           // data null where not wanted
+    const void *input; // the window of the first pixel
+    const float *from_float; // residuals; null where absent
+    const std::uint32_t *from_bits;
+    float *to_float; // results; null where not wanted
+    std::uint32_t *to_bits;
 };
 
 // Computes one block of output channels for the pixels [begin, end), counted over all images in row-major order.

@@ -12,6 +12,7 @@
 namespace stompp {
 namespace {
 
+constexpr int kPartPixels = 12;                               // work is split in multiples of this: whole tiles
 constexpr int kMostWindow = 4096;                             // kernel, stride, dilation and padding, each axis
 constexpr std::int64_t kMostDot = std::int64_t(1) << 24;      // terms of one dot product: its float is exact
 constexpr std::int64_t kMostInt8Dot = 66000;                  // 255 * 127 * this fits in 31 bits
@@ -71,12 +72,13 @@ struct ConvOp : Op {
     std::vector<Block> blocks;
     Lines<std::uint32_t> weights; // bits, floats or bytes
     int columns = 0; // of the tables, padded to whole vectors
-    std::vector<int> row_table, col_table;
+    std::vector<int> row_table, col_table; // a pixel's border class begins at their sum
+    int out_h = 0, out_w = 0;
     Lines<std::int32_t> start, limit, limit_plus;
     Lines<float> mul, bias;
 
     // The strides of the input are known once all consumers have asked for their margins.
-    void finish(const Program &program) override {
+    void finish(Program &program) override {
         const Value &in = program.value(input);
         const std::ptrdiff_t length = in.pixel() / window.groups;
         for (int ky = 0; ky < window.kernel[0]; ++ky) {
@@ -92,8 +94,20 @@ struct ConvOp : Op {
         conv.n_runs = static_cast<int>(runs.size());
         conv.blocks = blocks.data();
         conv.weights = weights.data();
-        conv.row_table = row_table.data();
-        conv.col_table = col_table.data();
+        const auto places = [&](int value, int stride_y, int stride_x) -> const std::int32_t * {
+            if (value < 0) return nullptr;
+            const Value &v = program.value(value);
+            return program.places(out_h, out_w, [&](std::int64_t n, std::int64_t y, std::int64_t x) {
+                return n * v.image() + y * stride_y * v.row() + x * stride_x * v.pixel();
+            });
+        };
+        conv.window = places(input, window.stride[0], window.stride[1]);
+        conv.out_float = places(outputs.floats, 1, 1);
+        conv.out_bits = places(outputs.bits, 1, 1);
+        conv.residual_float = conv.residual_bits = places(residual, 1, 1);
+        conv.table = program.places(out_h, out_w, [&](std::int64_t, std::int64_t y, std::int64_t x) {
+            return std::int64_t(row_table[y]) + col_table[x];
+        });
         conv.start = start.empty() ? nullptr : start.data();
         conv.limit = limit.empty() ? nullptr : limit.data();
         conv.limit_plus = limit_plus.empty() ? nullptr : limit_plus.data();
@@ -103,21 +117,25 @@ struct ConvOp : Op {
 
     void run(const Pass &pass) const override {
         Conv c = conv;
-        c.input = pass.view(input);
-        c.input.data = static_cast<std::uint32_t *>(c.input.data) - window.padding[0] * c.input.row -
-                       window.padding[1] * c.input.pixel;
-        if (outputs.floats >= 0) c.out_float = pass.view(outputs.floats);
-        if (outputs.bits >= 0) c.out_bits = pass.view(outputs.bits);
-        if (residual >= 0)
-            (pass.program.value(residual).kind == Kind::bits ? c.residual_bits : c.residual_float) = pass.view(residual);
+        const View from = pass.view(input);
+        c.input = static_cast<std::uint32_t *>(from.data) - window.padding[0] * from.row - window.padding[1] * from.pixel;
+        if (outputs.floats >= 0) c.to_float = static_cast<float *>(pass.view(outputs.floats).data);
+        if (outputs.bits >= 0) c.to_bits = static_cast<std::uint32_t *>(pass.view(outputs.bits).data);
+        if (residual >= 0) {
+            const void *data = pass.view(residual).data;
+            if (pass.program.value(residual).kind == Kind::bits)
+                c.from_bits = static_cast<const std::uint32_t *>(data);
+            else
+                c.from_float = static_cast<const float *>(data);
+        }
 
-        const std::int64_t pixels = std::int64_t(pass.images) * c.out_h * c.out_w;
-        const std::int64_t tiles = (pixels + kTilePixels - 1) / kTilePixels;
+        const std::int64_t pixels = std::int64_t(pass.images) * out_h * out_w;
+        const std::int64_t tiles = (pixels + kPartPixels - 1) / kPartPixels;
         const std::int64_t threads = pixels * steps / kStepsPerThread;
         if (!exclusive_words) {
             pass.pool.split(tiles, threads, [&](std::int64_t begin, std::int64_t end) {
                 for (const Block &block : blocks)
-                    kernel(c, block, begin * kTilePixels, std::min(end * kTilePixels, pixels));
+                    kernel(c, block, begin * kPartPixels, std::min(end * kPartPixels, pixels));
             });
             return;
         }
@@ -127,7 +145,7 @@ struct ConvOp : Op {
                             while (begin < end) {
                                 const std::int64_t block = begin / tiles, first = begin % tiles;
                                 const std::int64_t last = std::min(tiles, first + end - begin);
-                                kernel(c, blocks[block], first * kTilePixels, std::min(last * kTilePixels, pixels));
+                                kernel(c, blocks[block], first * kPartPixels, std::min(last * kPartPixels, pixels));
                                 begin += last - first;
                             }
                         });
@@ -137,6 +155,9 @@ struct ConvOp : Op {
 // Copies channels into words of their own group, for groups that are no whole words.
 struct Regroup : Op {
     Regroup(int input, int output, int groups) : input(input), output(output), groups(groups) {}
+    static std::uint32_t *word(const View &view, std::int64_t image, std::int64_t y, std::int64_t x) {
+        return static_cast<std::uint32_t *>(view.data) + image * view.image + y * view.row + x * view.pixel;
+    }
     void run(const Pass &pass) const override {
         const Value &in = pass.program.value(input), &out = pass.program.value(output);
         const View from = pass.view(input), to = pass.view(output);
@@ -144,13 +165,14 @@ struct Regroup : Op {
         pass.pool.split(std::int64_t(pass.images) * in.height, 1, [&](std::int64_t begin, std::int64_t end) {
             for (std::int64_t i = begin; i < end; ++i) {
                 for (int x = 0; x < in.width; ++x) {
-                    const Pixel p{i / in.height, i % in.height, x};
+                    const std::uint32_t *source = word(from, i / in.height, i % in.height, x);
+                    std::uint32_t *target = word(to, i / in.height, i % in.height, x);
                     for (int g = 0; g < groups; ++g) {
                         for (int c = 0; c < narrow; c += 32) {
                             const int n = std::min(32, narrow - c);
                             const std::uint64_t mask = (std::uint64_t(1) << n) - 1;
-                            const std::uint64_t bits = read_bits(pointer<const std::uint32_t>(from, p), g * narrow + c, n);
-                            write_bits(pointer<std::uint32_t>(to, p), g * wide + c, 32, bits & mask);
+                            const std::uint64_t bits = read_bits(source, g * narrow + c, n);
+                            write_bits(target, g * wide + c, 32, bits & mask);
                         }
                     }
                 }
@@ -192,16 +214,14 @@ std::unique_ptr<ConvOp> prepare(Program &program, Form form, int input, int chan
     op->window = window;
     op->residual = epilogue.residual;
     op->input = input;
-    op->conv.out_h = output_size(in.height, window.kernel[0], window.stride[0], window.dilation[0], window.padding[0],
+    op->out_h = output_size(in.height, window.kernel[0], window.stride[0], window.dilation[0], window.padding[0],
                                  window.padding[2]);
-    op->conv.out_w = output_size(in.width, window.kernel[1], window.stride[1], window.dilation[1], window.padding[1],
+    op->out_w = output_size(in.width, window.kernel[1], window.stride[1], window.dilation[1], window.padding[1],
                                  window.padding[3]);
-    op->conv.stride_y = window.stride[0];
-    op->conv.stride_x = window.stride[1];
     if (epilogue.residual >= 0) {
         const Value &r = program.value(epilogue.residual);
         check(r.kind != Kind::bytes && (!epilogue.threshold || r.kind == Kind::bits), "conv: this residual does not fit");
-        check(r.height == op->conv.out_h && r.width == op->conv.out_w && r.channels == channels,
+        check(r.height == op->out_h && r.width == op->out_w && r.channels == channels,
               "conv: the residual differs in shape");
     }
 
@@ -254,11 +274,11 @@ Outputs complete(Program &program, std::unique_ptr<ConvOp> op, int channels, con
         }
     }
     if (op->row_table.empty()) {
-        op->row_table.assign(op->conv.out_h, 0);
-        op->col_table.assign(op->conv.out_w, 0);
+        op->row_table.assign(op->out_h, 0);
+        op->col_table.assign(op->out_w, 0);
     }
-    if (epilogue.want_float) op->outputs.floats = program.add_value(Kind::floats, op->conv.out_h, op->conv.out_w, channels);
-    if (epilogue.want_bits) op->outputs.bits = program.add_value(Kind::bits, op->conv.out_h, op->conv.out_w, channels);
+    if (epilogue.want_float) op->outputs.floats = program.add_value(Kind::floats, op->out_h, op->out_w, channels);
+    if (epilogue.want_bits) op->outputs.bits = program.add_value(Kind::bits, op->out_h, op->out_w, channels);
     program.touch(op->input);
     if (op->residual >= 0) program.touch(op->residual);
     const Outputs outputs = op->outputs;
@@ -304,8 +324,8 @@ Outputs Program::binary_conv(int input, int channels, const Window &window, cons
     });
 
     // A padded pixel is all zero bits and so counts the ones of the weights there: the table takes them out again.
-    const Axis rows(in.height, op->conv.out_h, kernel_h, window.stride[0], window.dilation[0], window.padding[0]);
-    const Axis cols(in.width, op->conv.out_w, kernel_w, window.stride[1], window.dilation[1], window.padding[1]);
+    const Axis rows(in.height, op->out_h, kernel_h, window.stride[0], window.dilation[0], window.padding[0]);
+    const Axis cols(in.width, op->out_w, kernel_w, window.stride[1], window.dilation[1], window.padding[1]);
     const int columns = op->columns, col_classes = static_cast<int>(cols.ranges.size());
     const std::int64_t classes = std::int64_t(rows.ranges.size()) * col_classes;
     check(classes * columns <= kMostTable, "conv: too many border classes");

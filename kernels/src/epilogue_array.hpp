@@ -41,39 +41,35 @@ inline std::uint64_t not_negative(const float *values, int lanes) {
 
 inline std::uint64_t first_bits(int count) { return count == 64 ? ~std::uint64_t(0) : (std::uint64_t(1) << count) - 1; }
 
-template <class T>
-inline void threshold_epilogue(const Conv &conv, const Block &block, const Tile<T> &tile, int pixels,
+inline void threshold_epilogue(const Conv &conv, const Block &block, std::int64_t first, int pixels,
                                const std::int32_t (*popcount)[kLanes]) {
     const int lanes = 16 * block.vectors;
-    std::uint32_t *const out = static_cast<std::uint32_t *>(conv.out_bits.data);
     for (int i = 0; i < pixels; ++i) {
-        std::uint64_t bits = at_most(popcount[i], conv.limit + tile.table[i], lanes);
+        std::uint64_t bits = at_most(popcount[i], conv.limit + block.column + conv.table[first + i], lanes);
         if (conv.limit_plus) {
-            const std::uint64_t plus = at_most(popcount[i], conv.limit_plus + tile.table[i], lanes);
+            const std::uint64_t plus = at_most(popcount[i], conv.limit_plus + block.column + conv.table[first + i], lanes);
             const std::uint64_t residual =
-                read_block(static_cast<const std::uint32_t *>(conv.residual_bits.data) + tile.residual_bits[i], block);
+                read_block(conv.from_bits + conv.residual_bits[first + i], block);
             bits = (plus & residual) | (bits & ~residual);
         }
-        write_block(out + tile.out_bits[i], block, bits & first_bits(block.count));
+        write_block(conv.to_bits + conv.out_bits[first + i], block, bits & first_bits(block.count));
     }
 }
 
-template <class T>
-inline void float_epilogue(const Conv &conv, const Block &block, const Tile<T> &tile, int pixels,
+inline void float_epilogue(const Conv &conv, const Block &block, std::int64_t first, int pixels,
                            const float (*acc)[kLanes]) {
     const float *bias = conv.bias + block.column, *mul = conv.mul + block.column;
     const int lanes = 16 * block.vectors;
     for (int i = 0; i < pixels; ++i) {
         float addend[kLanes], y[kLanes];
         for (int c = 0; c < lanes; ++c) addend[c] = bias[c];
-        if (conv.residual_float.data) {
-            const float *residual =
-                static_cast<const float *>(conv.residual_float.data) + tile.residual_float[i] + block.channel;
+        if (conv.from_float) {
+            const float *residual = conv.from_float + conv.residual_float[first + i] + block.channel;
             for (int c = 0; c < block.count; ++c) addend[c] += residual[c];
         }
-        if (conv.residual_bits.data) {
+        if (conv.from_bits) {
             const std::uint64_t residual =
-                read_block(static_cast<const std::uint32_t *>(conv.residual_bits.data) + tile.residual_bits[i], block);
+                read_block(conv.from_bits + conv.residual_bits[first + i], block);
             for (int c = 0; c < lanes; ++c) addend[c] += residual >> c & 1 ? 1.0f : -1.0f;
         }
         for (int c = 0; c < lanes; ++c) y[c] = __builtin_fmaf(acc[i][c], mul[c], addend[c]);
@@ -83,26 +79,24 @@ inline void float_epilogue(const Conv &conv, const Block &block, const Tile<T> &
                 y[c] = raised < conv.high ? raised : conv.high;
             }
         }
-        if (conv.out_float.data)
-            std::memcpy(static_cast<float *>(conv.out_float.data) + tile.out_float[i] + block.channel, y,
-                        block.count * sizeof(float));
-        if (conv.out_bits.data)
-            write_block(static_cast<std::uint32_t *>(conv.out_bits.data) + tile.out_bits[i], block,
+        if (conv.to_float)
+            std::memcpy(conv.to_float + conv.out_float[first + i] + block.channel, y, block.count * sizeof(float));
+        if (conv.to_bits)
+            write_block(conv.to_bits + conv.out_bits[first + i], block,
                         not_negative(y, lanes) & first_bits(block.count));
     }
 }
 
 // From popcounts to whatever the binary convolution is to give.
-template <class T>
-inline void binary_epilogue(const Conv &conv, const Block &block, const Tile<T> &tile, int pixels,
+inline void binary_epilogue(const Conv &conv, const Block &block, std::int64_t first, int pixels,
                             const std::int32_t (*popcount)[kLanes]) {
-    if (conv.limit) return threshold_epilogue(conv, block, tile, pixels, popcount);
-    float dot[kTilePixels][kLanes];
+    if (conv.limit) return threshold_epilogue(conv, block, first, pixels, popcount);
+    float dot[kMostPixels][kLanes];
     for (int i = 0; i < pixels; ++i) {
-        const std::int32_t *start = conv.start + tile.table[i];
+        const std::int32_t *start = conv.start + block.column + conv.table[first + i];
         for (int c = 0; c < 16 * block.vectors; ++c) dot[i][c] = static_cast<float>(start[c] - 2 * popcount[i][c]);
     }
-    float_epilogue(conv, block, tile, pixels, dot);
+    float_epilogue(conv, block, first, pixels, dot);
 }
 
 } // namespace

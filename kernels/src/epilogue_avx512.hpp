@@ -26,49 +26,47 @@ template <int V> inline std::uint64_t at_most(const __m512i (&popcount)[V], cons
 // bits = popcount <= limit[border class]; with a residual bit, that bit chooses between two limits. Columns beyond
 // the last channel have a limit of -1, so their bits are 0.
 template <Mode M, int P, int V>
-inline void threshold_epilogue(const Conv &conv, const Block &block, const Tile<std::uint32_t> &tile,
+inline void threshold_epilogue(const Conv &conv, const Block &block, std::int64_t first,
                                const __m512i (&popcount)[P][V]) {
-    std::uint32_t *const out = static_cast<std::uint32_t *>(conv.out_bits.data);
     std::uint64_t bits[P];
-    STOMPP_UNROLL for (int i = 0; i < P; ++i) bits[i] = at_most(popcount[i], conv.limit + tile.table[i]);
+    STOMPP_UNROLL for (int i = 0; i < P; ++i) bits[i] = at_most(popcount[i], conv.limit + block.column + conv.table[first + i]);
     if constexpr (M == Mode::either_threshold) {
-        const std::uint32_t *residuals = static_cast<const std::uint32_t *>(conv.residual_bits.data);
         STOMPP_UNROLL for (int i = 0; i < P; ++i) {
-            const std::uint64_t plus = at_most(popcount[i], conv.limit_plus + tile.table[i]);
-            const std::uint64_t residual = read_block(residuals + tile.residual_bits[i], block);
+            const std::uint64_t plus = at_most(popcount[i], conv.limit_plus + block.column + conv.table[first + i]);
+            const std::uint64_t residual = read_block(conv.from_bits + conv.residual_bits[first + i], block);
             bits[i] = (plus & residual) | (bits[i] & ~residual);
         }
     }
-    STOMPP_UNROLL for (int i = 0; i < P; ++i) write_block(out + tile.out_bits[i], block, bits[i]);
+    STOMPP_UNROLL for (int i = 0; i < P; ++i) write_block(conv.to_bits + conv.out_bits[first + i], block, bits[i]);
 }
 
 // y = fma(acc, mul, bias + residual), clamped; stored as floats, as sign bits, or both.
-template <int P, int V, class T>
-inline void float_epilogue(const Conv &conv, const Block &block, const Tile<T> &tile, const __m512 (&acc)[P][V]) {
+template <int P, int V>
+inline void float_epilogue(const Conv &conv, const Block &block, std::int64_t first, const __m512 (&acc)[P][V]) {
     const __m512 low = _mm512_set1_ps(conv.low), high = _mm512_set1_ps(conv.high);
     const float *const bias = conv.bias + block.column, *const mul = conv.mul + block.column;
-    const float *const residuals = static_cast<const float *>(conv.residual_float.data);
-    const std::uint32_t *const bit_residuals = static_cast<const std::uint32_t *>(conv.residual_bits.data);
-    float *const out = static_cast<float *>(conv.out_float.data);
-    std::uint32_t *const out_bits = static_cast<std::uint32_t *>(conv.out_bits.data);
+    const float *const residuals = conv.from_float;
+    const std::uint32_t *const bit_residuals = conv.from_bits;
+    float *const out = conv.to_float;
+    std::uint32_t *const out_bits = conv.to_bits;
     STOMPP_UNROLL for (int i = 0; i < P; ++i) {
-        const std::uint64_t residual = bit_residuals ? read_block(bit_residuals + tile.residual_bits[i], block) : 0;
+        const std::uint64_t residual = bit_residuals ? read_block(bit_residuals + conv.residual_bits[first + i], block) : 0;
         __mmask16 bits[4] = {};
         STOMPP_UNROLL for (int v = 0; v < V; ++v) {
             const __mmask16 mask = lanes(block, v);
             const int channel = block.channel + 16 * v;
             __m512 addend = _mm512_loadu_ps(bias + 16 * v);
             if (residuals)
-                addend = _mm512_add_ps(addend, _mm512_maskz_loadu_ps(mask, residuals + tile.residual_float[i] + channel));
+                addend = _mm512_add_ps(addend, _mm512_maskz_loadu_ps(mask, residuals + conv.residual_float[first + i] + channel));
             if (bit_residuals)
                 addend = _mm512_add_ps(addend, _mm512_mask_blend_ps(__mmask16(residual >> (16 * v)),
                                                                     _mm512_set1_ps(-1.0f), _mm512_set1_ps(1.0f)));
             __m512 y = _mm512_fmadd_ps(acc[i][v], _mm512_loadu_ps(mul + 16 * v), addend);
             if (conv.clamp) y = _mm512_min_ps(_mm512_max_ps(y, low), high);
-            if (out) _mm512_mask_storeu_ps(out + tile.out_float[i] + channel, mask, y);
+            if (out) _mm512_mask_storeu_ps(out + conv.out_float[first + i] + channel, mask, y);
             bits[v] = _mm512_mask_cmp_ps_mask(mask, y, _mm512_setzero_ps(), _CMP_GE_OQ);
         }
-        if (out_bits) write_block(out_bits + tile.out_bits[i], block, join(bits));
+        if (out_bits) write_block(out_bits + conv.out_bits[first + i], block, join(bits));
     }
 }
 

@@ -7,15 +7,18 @@ namespace stompp {
 namespace {
 
 struct FloatAvx512 {
+    static constexpr int kPixels = 6;
+
     template <Mode, int P, int V>
-    [[gnu::always_inline]] static void tile(const Conv &conv, const Block &block, const Tile<float> &tile) {
+    [[gnu::always_inline]] static void tile(const Conv &conv, const Block &block, std::int64_t first) {
+        const float *input = static_cast<const float *>(conv.input) + block.input;
         const float *w = static_cast<const float *>(conv.weights) + block.weights;
         __m512 acc[P][V];
         STOMPP_UNROLL for (int i = 0; i < P; ++i)
             STOMPP_UNROLL for (int v = 0; v < V; ++v) acc[i][v] = _mm512_setzero_ps();
         for (const Run *run = conv.runs, *last = run + conv.n_runs; run != last; ++run) {
             const float *x[P];
-            STOMPP_UNROLL for (int i = 0; i < P; ++i) x[i] = tile.window[i] + run->offset;
+            STOMPP_UNROLL for (int i = 0; i < P; ++i) x[i] = input + conv.window[first + i] + run->offset;
             for (std::ptrdiff_t k = 0; k < run->length; ++k, w += 16 * V) {
                 __m512 weight[V];
                 STOMPP_UNROLL for (int v = 0; v < V; ++v) weight[v] = _mm512_loadu_ps(w + 16 * v);
@@ -25,7 +28,7 @@ struct FloatAvx512 {
                 }
             }
         }
-        float_epilogue<P, V>(conv, block, tile, acc);
+        float_epilogue<P, V>(conv, block, first, acc);
     }
 };
 

@@ -7,15 +7,18 @@ namespace stompp {
 namespace {
 
 struct Int8Avx512 {
+    static constexpr int kPixels = 6;
+
     template <Mode, int P, int V>
-    [[gnu::always_inline]] static void tile(const Conv &conv, const Block &block, const Tile<std::uint32_t> &tile) {
+    [[gnu::always_inline]] static void tile(const Conv &conv, const Block &block, std::int64_t first) {
+        const std::uint32_t *input = static_cast<const std::uint32_t *>(conv.input) + block.input;
         const std::uint32_t *w = static_cast<const std::uint32_t *>(conv.weights) + block.weights;
         __m512i acc[P][V];
         STOMPP_UNROLL for (int i = 0; i < P; ++i)
             STOMPP_UNROLL for (int v = 0; v < V; ++v) acc[i][v] = _mm512_loadu_si512(conv.start + block.column + 16 * v);
         for (const Run *run = conv.runs, *last = run + conv.n_runs; run != last; ++run) {
             const std::uint32_t *x[P];
-            STOMPP_UNROLL for (int i = 0; i < P; ++i) x[i] = tile.window[i] + run->offset;
+            STOMPP_UNROLL for (int i = 0; i < P; ++i) x[i] = input + conv.window[first + i] + run->offset;
             for (std::ptrdiff_t k = 0; k < run->length; ++k, w += 16 * V) {
                 __m512i weight[V];
                 STOMPP_UNROLL for (int v = 0; v < V; ++v) weight[v] = _mm512_loadu_si512(w + 16 * v);
@@ -28,7 +31,7 @@ struct Int8Avx512 {
         __m512 dot[P][V];
         STOMPP_UNROLL for (int i = 0; i < P; ++i)
             STOMPP_UNROLL for (int v = 0; v < V; ++v) dot[i][v] = _mm512_cvtepi32_ps(acc[i][v]);
-        float_epilogue<P, V>(conv, block, tile, dot);
+        float_epilogue<P, V>(conv, block, first, dot);
     }
 };
 

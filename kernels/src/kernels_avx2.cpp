@@ -8,8 +8,8 @@ namespace stompp {
 extern const Kernels avx2_kernels = {
     "avx2",        BinaryLayout::nibbles,
     sweep_binary<BinaryAvx2>,
-    sweep<float, FloatAvx2, Mode::arithmetic>,
-    sweep<std::uint32_t, Int8Portable, Mode::arithmetic>,
+    sweep<FloatAvx2, Mode::arithmetic>,
+    sweep<Int8Portable, Mode::arithmetic>,
     register_loop_avx2,
     sign_row,      unpack_row,
     quantize_row,  affine_row,

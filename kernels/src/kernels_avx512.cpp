@@ -8,8 +8,8 @@ namespace stompp {
 extern const Kernels avx512_kernels = {
     "avx512",      BinaryLayout::lanes32,
     sweep_binary<BinaryAvx512>,
-    sweep<float, FloatAvx512, Mode::arithmetic>,
-    sweep<std::uint32_t, Int8Avx512, Mode::arithmetic>,
+    sweep<FloatAvx512, Mode::arithmetic>,
+    sweep<Int8Avx512, Mode::arithmetic>,
     register_loop_avx512,
     sign_row,      unpack_row,
     quantize_row,  affine_row,

@@ -6,8 +6,8 @@ namespace stompp {
 extern const Kernels portable_kernels = {
     "portable",    BinaryLayout::lanes32,
     sweep_binary<BinaryPortable>,
-    sweep<float, FloatPortable, Mode::arithmetic>,
-    sweep<std::uint32_t, Int8Portable, Mode::arithmetic>,
+    sweep<FloatPortable, Mode::arithmetic>,
+    sweep<Int8Portable, Mode::arithmetic>,
     nullptr,
     sign_row,      unpack_row,
     quantize_row,  affine_row,

@@ -13,6 +13,7 @@ constexpr std::int64_t kMostElements = std::int64_t(1) << 27;  // of one value, 
 constexpr std::size_t kMostBytes = std::size_t(1) << 32;       // of a workspace for one image
 constexpr std::size_t kPassBytes = std::size_t(1) << 19;       // images share a pass while they fit in a second-level cache
 constexpr int kMostImages = 16;
+constexpr std::int64_t kMostPlaces = std::int64_t(1) << 27;    // of all convolutions, four bytes each
 constexpr std::size_t kAlign = 64;
 
 std::size_t aligned(std::size_t bytes) { return (bytes + kAlign - 1) / kAlign * kAlign; }
@@ -179,6 +180,11 @@ void Program::plan() {
         }
         bytes_ = std::max(bytes_, v.offset + size(v));
     }
+}
+
+void Program::take_places(std::int64_t count) {
+    place_count_ += count;
+    if (place_count_ > kMostPlaces) throw std::invalid_argument("the program has too many output pixels");
 }
 
 std::unique_ptr<Program::Workspace> Program::take() const {

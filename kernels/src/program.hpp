@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -55,7 +56,7 @@ struct Pass {
 class Op {
   public:
     virtual ~Op() = default;
-    virtual void finish(const Program &) {} // margins are final
+    virtual void finish(Program &) {} // margins are final
     virtual void run(const Pass &) const = 0;
 };
 
@@ -119,16 +120,29 @@ class Program {
     void widen_margin(int value, const std::array<int, 4> &padding);
     int add_op(std::unique_ptr<Op>);
     const Value &checked(int value, Kind kind, const char *what) const;
+    // at(image, y, x) for all pixels of a pass, row-major; equal lists are kept once.
+    template <class At> const std::int32_t *places(int height, int width, const At &at) {
+        take_places(std::int64_t(chunk_) * height * width);
+        std::vector<std::int32_t> list;
+        list.reserve(std::size_t(chunk_) * height * width);
+        for (int n = 0; n < chunk_; ++n)
+            for (int y = 0; y < height; ++y)
+                for (int x = 0; x < width; ++x) list.push_back(static_cast<std::int32_t>(at(n, y, x)));
+        return places_.insert(std::move(list)).first->data();
+    }
 
   private:
     struct Workspace;
     void plan();
+    void take_places(std::int64_t count); // throws where there would be too many
     std::unique_ptr<Workspace> take() const;
     void put(std::unique_ptr<Workspace>) const;
 
     const Kernels &kernels_;
     std::vector<Value> values_;
     std::vector<std::unique_ptr<Op>> ops_;
+    std::set<std::vector<std::int32_t>> places_;
+    std::int64_t place_count_ = 0;
     int output_ = -1;
     std::size_t bytes_ = 0;
     int chunk_ = 1;
