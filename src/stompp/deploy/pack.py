@@ -1,0 +1,43 @@
+"""pack: a trained model becomes a packed network that runs without PyTorch."""
+
+from __future__ import annotations
+
+import copy
+
+import torch
+from torch import nn
+
+from stompp.core.freeze import sites
+from stompp.core.prepare import convert
+from stompp.deploy.fold import fold
+from stompp.deploy.lower import lower
+from stompp.deploy.runtime import PackedNet
+from stompp.errors import UsageError
+
+
+def pack(
+    model: nn.Module,
+    example: torch.Tensor,
+    *,
+    floats: str = "fp32",
+    meta: dict[str, str] | None = None,
+    threads: int | None = None,
+) -> PackedNet:
+    """Return the packed twin of a converted model, or of a prepared one whose sites are all frozen.
+
+    example: an input batch. With floats="int8" it also sets the ranges of the layers with real-valued weights (the
+    stem, projections, the classifier), so give a few dozen real images then.
+    meta: texts to keep in the file, such as class names.
+
+    >>> net = nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2))
+    >>> pack(net, torch.zeros(1, 4), threads=1).graph.output
+    (2,)
+    """
+    for site in sites(model, scheduled=False):
+        if site.phase != "frozen":
+            raise UsageError(
+                f"site {site.name!r} is {site.phase}: only a finished net can be packed; train it to its end"
+            )
+    if not isinstance(example, torch.Tensor) or example.ndim not in (2, 4):
+        raise UsageError("example must be a batch of images (n, channels, height, width), or of features (n, features)")
+    return PackedNet(fold(lower(convert(copy.deepcopy(model)), example), floats, meta), threads=threads)
