@@ -231,6 +231,11 @@ def test_bits_and_numbers_that_must_not_be() -> None:
     with pytest.raises(UsageError, match="not finite"):
         format.decode(sealed(data))
     data = bytearray(format.encode(tiny()))
+    data[24] = 1
+    data[32:64] = format.checksum(data)
+    with pytest.raises(UsageError, match="not zero"):
+        format.decode(bytes(data))
+    data = bytearray(format.encode(tiny()))
     data[-20] = 1
     with pytest.raises(UsageError, match="not zero"):
         format.decode(sealed(data))

@@ -112,6 +112,8 @@ def decode(data: bytes) -> Graph:
     _, version, header_length, length, digest = PREFIX.unpack_from(data)
     if version != VERSION:
         _refuse(f"version {version}, this program reads version {VERSION}: update stompp or pack the network again")
+    if any(data[24:32]):
+        _refuse("bytes between its parts are not zero")
     if length != len(data):
         _refuse(f"it says {length} bytes and has {len(data)}: cut off or added to")
     if checksum(data) != digest:
