@@ -281,6 +281,9 @@ Outputs complete(Program &program, std::unique_ptr<ConvOp> op, int channels, con
     if (epilogue.want_bits) op->outputs.bits = program.add_value(Kind::bits, op->out_h, op->out_w, channels);
     program.touch(op->input);
     if (op->residual >= 0) program.touch(op->residual);
+    if (op->outputs.floats >= 0 && op->residual >= 0 && op->residual != op->input &&
+        program.value(op->residual).kind == Kind::floats)
+        program.write_over(op->outputs.floats, op->residual);
     const Outputs outputs = op->outputs;
     program.add_op(std::move(op));
     return outputs;

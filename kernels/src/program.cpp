@@ -120,6 +120,8 @@ int Program::add_value(Kind kind, std::int64_t height, std::int64_t width, std::
 
 void Program::touch(int index) { values_[index].last = static_cast<int>(ops_.size()); }
 
+void Program::write_over(int index, int dead) { values_[index].over = dead; }
+
 void Program::widen_margin(int index, const std::array<int, 4> &padding) {
     Value &v = values_[index];
     Margins m = v.margin;
@@ -148,7 +150,8 @@ void Program::finish(int output) {
 }
 
 // Values whose padding or unused bits must stay constant own their memory; plain floats share it when their lives do not
-// overlap. First fit, widest value first.
+// overlap. A sum may be written over its residual, so that a long float stream stays in one place and in the cache. First
+// fit, widest value first.
 void Program::plan() {
     std::size_t single = 0;
     for (const Value &v : values_) single += aligned(4 * v.image());
@@ -156,9 +159,20 @@ void Program::plan() {
     chunk_ = static_cast<int>(std::clamp<std::size_t>(kPassBytes / single, 1, kMostImages));
 
     const auto size = [&](const Value &v) { return aligned(4 * std::size_t(v.image()) * chunk_); };
+    const auto plain = [](const Value &v) { return v.kind == Kind::floats && !v.padded(); };
     std::vector<Value *> shared;
     for (Value &v : values_) {
-        if (v.kind == Kind::floats && !v.padded()) {
+        if (v.over >= 0) {
+            Value *below = &values_[v.over];
+            const bool dead = below->last == v.born;
+            while (below->over >= 0) below = &values_[below->over];
+            if (dead && plain(v) && plain(*below))
+                below->last = v.last; // one place for both lives
+            else
+                v.over = -1;
+        }
+        if (v.over >= 0) continue;
+        if (plain(v)) {
             shared.push_back(&v);
         } else {
             v.offset = bytes_;
@@ -180,6 +194,8 @@ void Program::plan() {
         }
         bytes_ = std::max(bytes_, v.offset + size(v));
     }
+    for (Value &v : values_)
+        if (v.over >= 0) v.offset = values_[v.over].offset;
 }
 
 void Program::take_places(std::int64_t count) {

@@ -31,6 +31,7 @@ struct Value {
     Margins margin;         // the widest that a consumer's padding asks for
     int born = 0, last = 0; // first and last operator that touches it
     std::size_t offset = 0; // bytes in a workspace
+    int over = -1;          // a value of the same shape that this one may be written over, if nothing reads it later
 
     std::ptrdiff_t pixel() const { return (channels + kWordsPer[int(kind)] - 1) / kWordsPer[int(kind)]; }
     std::ptrdiff_t row() const { return pixel() * (width + margin.left + margin.right); }
@@ -117,6 +118,7 @@ class Program {
     // For operators.
     int add_value(Kind, std::int64_t height, std::int64_t width, std::int64_t channels);
     void touch(int value); // the operator that is being built reads or writes it
+    void write_over(int value, int dead); // element for element, each read before it is written
     void widen_margin(int value, const std::array<int, 4> &padding);
     int add_op(std::unique_ptr<Op>);
     const Value &checked(int value, Kind kind, const char *what) const;
