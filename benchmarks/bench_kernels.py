@@ -3,9 +3,9 @@
     python benchmarks/bench_kernels.py                 # binary 3×3 layers, one thread
     python benchmarks/bench_kernels.py --floats        # and the float layers of a ResNet-18 at 224×224
 
-A layer's time is that of a program with many copies of it less that of a program with none, both run in turn; times are
-CPU times of one thread, so that a busy machine disturbs less; figures are medians of `--repeats` turns. The limit is the
-binary kernel's arithmetic without a load or store (`register_loop`), measured in the same turns.
+A layer's time is that of a program with many copies of it less that of a program with none, both run in turn; times
+are CPU times of one thread, so that a busy machine disturbs less; figures are medians of `--repeats` turns. The limit
+is the binary kernel's arithmetic without a load or store (`register_loop`), measured in the same turns.
 """
 
 from __future__ import annotations
@@ -17,11 +17,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
-import stompp_kernels
 from stompp_kernels import Program, available_isas, register_loop
 
 LAYERS = [(64, 56), (128, 28), (256, 14), (512, 7)]  # channels, side: the binary layers of a ResNet-18 at 224×224
-COPIES = 8  # few enough that all weights stay in the second-level cache, as those of a stage do
+COPIES = 8  # of 512 channels, that many do not fit the second-level cache, as they do not in a whole ResNet-18
 SAME = {"stride": (1, 1), "dilation": (1, 1), "groups": 1}
 
 
@@ -29,6 +28,12 @@ def cpu_time(call: Callable[[], object]) -> float:
     begin = time.thread_time()
     call()
     return time.thread_time() - begin
+
+
+def register_limit(isa: str, rounds: int = 300_000) -> float:
+    begin = time.thread_time()
+    operations = register_loop(isa, rounds)
+    return operations / (time.thread_time() - begin) * 1e-9
 
 
 def runner(program: Program, image: np.ndarray, times: int) -> Callable[[], None]:
@@ -63,12 +68,7 @@ def binary_layers(isa: str, channels: int, side: int, copies: int, epilogue: str
     return program
 
 
-def layer_seconds(with_layer: Callable[[], None], without: Callable[[], None], repeats: int) -> list[float]:
-    return [cpu_time(with_layer) - cpu_time(without) for _ in range(repeats)]
-
-
 def bench_binary(isa: str, repeats: int, rng: np.random.Generator) -> None:
-    rounds = 300_000
     work = {}
     for epilogue in ("threshold", "residual"):
         for channels, side in LAYERS:
@@ -79,7 +79,7 @@ def bench_binary(isa: str, repeats: int, rng: np.random.Generator) -> None:
     limits, speeds = [], {key: [] for key in work}
     for _ in range(repeats):
         if isa != "portable":
-            limits.append(2.0 * rounds and register_loop(isa, rounds) / cpu_time(lambda: register_loop(isa, rounds)) * 1e-9)
+            limits.append(register_limit(isa))
         for (epilogue, channels, side), (many, none) in work.items():
             operations = 2 * 9 * channels**2 * side**2 * COPIES * 10
             speeds[epilogue, channels, side].append(operations / (cpu_time(many) - cpu_time(none)) * 1e-9)
@@ -102,10 +102,12 @@ FLOAT_LAYERS = [  # name, input channels, side, output channels, kernel, stride,
 ]
 
 
-def float_layer(isa: str, kind: str, inner: int, side: int, outer: int, kernel: int, stride: int, padding: int) -> Program:
+def float_layer(
+    isa: str, kind: str, inner: int, side: int, outer: int, kernel: int, stride: int, padding: int
+) -> Program:
     program = Program(inner, side, side, isa)
     rng = np.random.default_rng(0)
-    window = {"kernel": (kernel,) * 2, "stride": (stride,) * 2, "dilation": (1, 1), "padding": (padding,) * 4, "groups": 1}
+    window = {**SAME, "kernel": (kernel,) * 2, "stride": (stride,) * 2, "padding": (padding,) * 4}
     scale = {"mul": np.ones(outer, np.float32), "bias": np.zeros(outer, np.float32)}
     shape = (outer, kernel, kernel, inner)
     if kind == "float":
@@ -130,8 +132,8 @@ def bench_floats(isa: str, repeats: int, rng: np.random.Generator) -> None:
 
 def cpu_name() -> str:
     info = Path("/proc/cpuinfo")
-    names = [line.split(":")[1].strip() for line in info.read_text().splitlines() if line.startswith("model name")] if info.exists() else []
-    return names[0] if names else platform.processor()
+    lines = info.read_text().splitlines() if info.exists() else []
+    return next((line.split(":")[1].strip() for line in lines if line.startswith("model name")), platform.processor())
 
 
 def main() -> None:
@@ -141,7 +143,7 @@ def main() -> None:
     parser.add_argument("--floats", action="store_true", help="also the float layers")
     options = parser.parse_args()
     rng = np.random.default_rng(0)
-    print(f"{cpu_name()}, one thread, medians of {options.repeats}, numpy {np.__version__}, {stompp_kernels.__name__}")
+    print(f"{cpu_name()}, one thread, medians of {options.repeats}, numpy {np.__version__}")
     for isa in options.isa:
         bench_binary(isa, options.repeats, rng)
         if options.floats:
