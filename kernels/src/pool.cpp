@@ -5,10 +5,8 @@
 
 #include <atomic>
 #include <condition_variable>
-#include <memory>
 #include <mutex>
 #include <thread>
-#include <vector>
 
 namespace stompp {
 namespace {
@@ -20,57 +18,30 @@ inline void pause() {
 }
 
 constexpr int kSpins = 4000;  // some 40 microseconds: longer than the gap between two layers
-constexpr int kPolite = 2000; // then let others on this core run
+constexpr int kPolite = 1000; // then let others on this core run
 
-// One waiting thread. It spins for the next layer's work, then sleeps.
-class Worker {
-  public:
-    explicit Worker(int part) : part_(part), thread_([this] { loop(); }) { thread_.detach(); }
-
-    void start(void *context, void (*work)(void *, int), std::atomic<int> *left) {
-        context_ = context;
-        work_ = work;
-        left_ = left;
-        ticket_.fetch_add(1);
-        if (sleeping_.load()) {
-            std::lock_guard<std::mutex> lock(mutex_);
-            wake_.notify_one();
-        }
+// The job that is going on, in one word: which it is, how many helpers may join, its parts, and the next one to take. A
+// part is taken by counting `next` up in a word that is still the one that was read, so nobody can take part in a job
+// that is over.
+struct Ticket {
+    std::uint64_t word;
+    static Ticket make(std::uint64_t job, int helpers, int parts) {
+        return {job << 32 | std::uint64_t(helpers) << 24 | std::uint64_t(parts) << 12};
     }
-
-  private:
-    void loop() {
-        for (unsigned seen = 0;; ++seen) {
-            for (int spin = 0; spin < kSpins && ticket_.load() == seen; ++spin) pause();
-            if (ticket_.load() == seen) {
-                std::unique_lock<std::mutex> lock(mutex_);
-                sleeping_.store(true);
-                wake_.wait(lock, [&] { return ticket_.load() != seen; });
-                sleeping_.store(false);
-            }
-            work_(context_, part_);
-            left_->fetch_sub(1);
-        }
-    }
-
-    const int part_;
-    void *context_ = nullptr;
-    void (*work_)(void *, int) = nullptr;
-    std::atomic<int> *left_ = nullptr;
-    std::atomic<unsigned> ticket_{0};
-    std::atomic<bool> sleeping_{false};
-    std::mutex mutex_;
-    std::condition_variable wake_;
-    std::thread thread_;
+    int next() const { return static_cast<int>(word & 0xfff); }
+    int parts() const { return static_cast<int>(word >> 12 & 0xfff); }
+    int helpers() const { return static_cast<int>(word >> 24 & 0xff); }
+    bool open_to(int helper) const { return next() < parts() && helper < helpers(); }
 };
+static_assert(Pool::kMostThreads * Pool::kPartsPerThread < 0xfff, "parts must fit the ticket");
 
 } // namespace
 
 // Lives until the process ends: its threads may be asleep when static objects are destroyed.
 struct Shared : Pool {
-    std::mutex busy;
-    std::vector<std::unique_ptr<Worker>> workers;
-    pid_t owner = getpid();
+    std::mutex busy; // held by the call that uses the pool
+    int helpers = 0;
+    const pid_t owner = getpid();
 
     static Shared *instance() {
         static std::mutex guard;
@@ -80,6 +51,62 @@ struct Shared : Pool {
         if (!shared || shared->owner != getpid()) shared = new Shared;
         return shared;
     }
+
+    void add_helper() {
+        std::thread([this, helper = helpers] { help(helper); }).detach();
+        ++helpers;
+    }
+
+    void run(int threads, int parts, void *context, void (*work)(void *, int)) {
+        context_ = context;
+        work_ = work;
+        left_.store(parts);
+        ticket_.store(Ticket::make(++job_, threads - 1, parts).word);
+        if (sleeping_.load() > 0) {
+            std::lock_guard<std::mutex> lock(mutex_);
+            wake_.notify_all();
+        }
+        while (take(-1)) {}
+        for (int spin = 0; left_.load() > 0; ++spin) {
+            pause();
+            if (spin > kPolite) sched_yield();
+        }
+    }
+
+  private:
+    // Does one part of the job, if one is left for this helper; the caller is helper -1.
+    bool take(int helper) {
+        Ticket ticket{ticket_.load()};
+        while (ticket.open_to(helper)) {
+            if (!ticket_.compare_exchange_weak(ticket.word, ticket.word + 1)) continue;
+            // The job cannot end before this part does, so what it points to is alive.
+            work_(context_, ticket.next());
+            left_.fetch_sub(1);
+            return true;
+        }
+        return false;
+    }
+
+    void help(int helper) {
+        const auto open = [&] { return Ticket{ticket_.load()}.open_to(helper); };
+        for (;;) {
+            while (take(helper)) {}
+            for (int spin = 0; spin < kSpins && !open(); ++spin) pause();
+            if (open()) continue;
+            std::unique_lock<std::mutex> lock(mutex_);
+            sleeping_.fetch_add(1);
+            wake_.wait(lock, open);
+            sleeping_.fetch_sub(1);
+        }
+    }
+
+    std::uint64_t job_ = 0;
+    void *context_ = nullptr;
+    void (*work_)(void *, int) = nullptr;
+    std::atomic<std::uint64_t> ticket_{0};
+    std::atomic<int> left_{0}, sleeping_{0};
+    std::mutex mutex_;
+    std::condition_variable wake_;
 };
 
 Pool::Lease::Lease(int threads) {
@@ -89,10 +116,9 @@ Pool::Lease::Lease(int threads) {
     pool_ = shared;
     threads_ = threads < kMostThreads ? threads : kMostThreads;
     try {
-        while (static_cast<int>(shared->workers.size()) < threads_ - 1)
-            shared->workers.push_back(std::make_unique<Worker>(static_cast<int>(shared->workers.size()) + 1));
+        while (shared->helpers < threads_ - 1) shared->add_helper();
     } catch (...) { // no more threads to be had: use those there are
-        threads_ = static_cast<int>(shared->workers.size()) + 1;
+        threads_ = shared->helpers + 1;
     }
 }
 
@@ -101,14 +127,7 @@ Pool::Lease::~Lease() {
 }
 
 void Pool::Lease::run(int parts, void *context, void (*part)(void *, int)) const {
-    auto &workers = static_cast<Shared *>(pool_)->workers;
-    std::atomic<int> left{parts - 1};
-    for (int i = 1; i < parts; ++i) workers[i - 1]->start(context, part, &left);
-    part(context, 0);
-    for (int spin = 0; left.load() > 0; ++spin) {
-        pause();
-        if (spin > kPolite) sched_yield();
-    }
+    static_cast<Shared *>(pool_)->run(threads_, parts, context, part);
 }
 
 } // namespace stompp

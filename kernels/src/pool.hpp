@@ -1,7 +1,8 @@
 // A small pool of threads for one process.
 //
-// Work is cut into parts by position, never by who is idle, and every output element is computed whole by one part: so
-// results do not depend on the number of threads.
+// Work is cut by position, and every output element is computed whole within one part: so results depend neither on the
+// number of threads nor on which thread took which part. The calling thread takes parts too, so that on a busy machine
+// nothing waits for a thread that has not been given a CPU.
 #pragma once
 #include <cstdint>
 
@@ -17,10 +18,10 @@ class Pool {
         Lease(const Lease &) = delete;
         Lease &operator=(const Lease &) = delete;
 
-        // Calls work(begin, end) on contiguous parts of [0, count), in parallel on up to `most` threads.
+        // Calls work(begin, end) on up to `most` contiguous parts of [0, count), in parallel.
         template <class Work> void split(std::int64_t count, std::int64_t most, const Work &work) const {
-            const std::int64_t parts = most < threads_ ? most : threads_;
-            if (parts <= 1 || count <= 1) {
+            const std::int64_t parts = most < kPartsPerThread * threads_ ? most : kPartsPerThread * threads_;
+            if (threads_ <= 1 || parts <= 1 || count <= 1) {
                 if (count > 0) work(std::int64_t(0), count);
                 return;
             }
@@ -42,7 +43,8 @@ class Pool {
         int threads_ = 1;
     };
 
-    static constexpr int kMostThreads = 256;
+    static constexpr int kMostThreads = 255;
+    static constexpr int kPartsPerThread = 2;
 };
 
 } // namespace stompp
