@@ -5,7 +5,7 @@ VENV ?= .venv
 BIN = $(VENV)/bin
 INSTALLED = $(VENV)/.installed
 
-.PHONY: help demo check format lint types test test-slow kernels bench clean
+.PHONY: help demo check format lint types test test-slow kernels results clean
 
 help:  ## say what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 14
@@ -16,7 +16,23 @@ $(INSTALLED): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	touch $@
 
-check: $(INSTALLED) lint types test  ## format check, lint, types and all fast tests: what CI runs
+# The kernels are compiled where there is a C++ compiler; without one, packed nets run in numpy and their tests say so.
+KERNELS = $(VENV)/.kernels
+
+$(KERNELS): $(INSTALLED) kernels/pyproject.toml kernels/CMakeLists.txt $(wildcard kernels/src/* kernels/python/*/*.py)
+	@if command -v $${CXX:-c++} >/dev/null; then \
+	  $(BIN)/python -m pip install --quiet --disable-pip-version-check ./kernels && echo "kernels: compiled and installed"; \
+	else \
+	  echo "kernels: there is no C++ compiler here (c++, or CXX); packed nets will run in numpy, slowly"; \
+	fi
+	@touch $@
+
+kernels: $(KERNELS)  ## compile and install the kernels for packed nets
+
+demo: $(KERNELS)  ## train float, STE and StoMPP nets on bundled digits, explained; report and packed net in demo/
+	$(BIN)/stompp demo --out demo
+
+check: $(KERNELS) lint types test  ## format check, lint, types and all fast tests: what CI runs
 
 lint: $(INSTALLED)  ## format check and lint
 	$(BIN)/ruff format --check .
@@ -34,6 +50,9 @@ test: $(INSTALLED)  ## all fast tests and doctests
 
 test-slow: $(INSTALLED)  ## the tests that take minutes
 	$(BIN)/python -m pytest -n auto -m slow
+
+results: $(INSTALLED)  ## write docs/results.md, the README's table and the figures from results/
+	$(BIN)/python -m stompp.experiments.publish
 
 clean:  ## remove everything that was built or trained here, the environment included
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis demo

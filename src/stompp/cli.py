@@ -185,6 +185,20 @@ def report(arguments: list[str]) -> int:
     return 0
 
 
+@dataclass(frozen=True)
+class _DemoArguments:
+    out: Path = Path("demo")
+    """folder for the runs, the report and the packed net"""
+
+
+def demo(arguments: list[str]) -> int:
+    """demo [--out DIR]                    see float, STE and StoMPP train on bundled digits, explained"""
+    from stompp.experiments.demo import demo as play
+
+    play(_parse("demo", _DemoArguments, arguments).out)
+    return 0
+
+
 COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "train": train,
     "list": list_,
@@ -193,6 +207,7 @@ COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "eval": eval_,
     "predict": predict,
     "report": report,
+    "demo": demo,
 }
 
 
