@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 import tyro
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 
 from stompp import recipes
 from stompp._version import __version__
@@ -72,10 +72,10 @@ def list_(arguments: list[str]) -> int:
     if not sys.stdout.isatty():
         print("\n".join(recipe.name for recipe in found))
         return 0
-    table = Table("recipe", "model", "data", "rule", "epochs", "lr", title=f"{len(found)} recipes")
+    count = f"{len(found)} recipe{'s' if len(found) > 1 else ''}"
+    table = Table(Column("recipe", no_wrap=True), "weights", "activations", "epochs", "lr", title=count)
     for recipe in found:
-        rule = f"{recipe.weights} / {recipe.activations}"
-        table.add_row(recipe.name, recipe.model, recipe.data, rule, str(recipe.epochs), f"{recipe.lr:g}")
+        table.add_row(recipe.name, recipe.weights, recipe.activations, str(recipe.epochs), f"{recipe.lr:g}")
     Console().print(table)
     return 0
 

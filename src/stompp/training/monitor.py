@@ -139,6 +139,9 @@ class Screen:
             f"epoch {row['epoch'] + 1:3d}/{self._recipe.epochs}  loss {row['loss']:6.3f}  "
             f"train {row['accuracy']:5.1f} %  {views}{progress}  {row['images_per_second']:,.0f} images/s"
         )
+        if self._progress is not None:
+            told = f"loss {row['loss']:6.3f}  {describe_moving(freezer)}  {row['images_per_second']:,.0f} images/s"
+            self._progress.update(self._task, completed=row["step"], told=told)
 
     def say(self, text: str) -> None:
         """Print a line."""
@@ -151,14 +154,14 @@ def describe_moving(freezer: Freezer, t: int | None = None) -> str:
         return "no sites"
     if t is not None:
         names = [site.name for site, (start, end) in zip(freezer.sites, freezer.windows) if start <= t < end]
-        return _names(names) + (" moving" if names else "")
-    moving = freezer.moving
-    return _names([site.name for site, _ in moving]) + (f" p={moving[0][1]:.2f}" if moving else "")
+        return f"{_names(names)} moving" if names else "all frozen"
+    if freezer.moving:
+        return f"{_names([site.name for site, _ in freezer.moving])} p={freezer.moving[0][1]:.2f}"
+    frozen = sum(site.phase == "frozen" for site in freezer.sites)  # a site whose window is one step never moves
+    return "all frozen" if frozen == len(freezer.sites) else f"{frozen} of {len(freezer.sites)} sites frozen"
 
 
 def _names(sites: list[str]) -> str:
-    if not sites:
-        return "all frozen"
     return sites[0] if len(sites) == 1 else f"{len(sites)} sites"
 
 
