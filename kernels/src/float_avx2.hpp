@@ -1,4 +1,4 @@
-// Float convolution, AVX2 with FMA: 16 output channels and four pixels at a time; same order of roundings as everywhere.
+// Float convolution, AVX2 with FMA: 16 output channels and six pixels at a time; same order of roundings as everywhere.
 #pragma once
 #include <immintrin.h>
 
