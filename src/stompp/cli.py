@@ -73,9 +73,9 @@ def list_(arguments: list[str]) -> int:
         print("\n".join(recipe.name for recipe in found))
         return 0
     count = f"{len(found)} recipe{'s' if len(found) > 1 else ''}"
-    table = Table(Column("recipe", no_wrap=True), "weights", "activations", "epochs", "lr", title=count)
+    table = Table(Column("recipe", no_wrap=True), "epochs", "lr", title=count, box=None)
     for recipe in found:
-        table.add_row(recipe.name, recipe.weights, recipe.activations, str(recipe.epochs), f"{recipe.lr:g}")
+        table.add_row(recipe.name, str(recipe.epochs), f"{recipe.lr:g}")
     Console().print(table)
     return 0
 
