@@ -12,12 +12,13 @@ mul < 0 has its weights flipped, and one with mul = 0 has a threshold that is al
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import hashlib
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from stompp.deploy.graph import Graph
+from stompp.deploy.graph import MOST_INT8_TERMS, Graph
 from stompp.deploy.lower import Step, Steps
 from stompp.deploy.nodes import Add, Affine, Clamp, Conv, Flatten, Node, Pool, Quantize, Sign, Unpack
 from stompp.errors import UsageError
@@ -27,8 +28,6 @@ FLOATS = ("fp32", "int8")
 
 def fold(lowered: Steps, floats: str = "fp32", meta: dict[str, str] | None = None) -> Graph:
     """Return the packed graph; `floats` says how layers with real-valued weights are computed."""
-    if floats not in FLOATS:
-        raise UsageError(f"floats is {floats!r}; choose one of {', '.join(FLOATS)}")
     return _Folding(lowered, floats).graph(meta or {})
 
 
@@ -87,12 +86,14 @@ class _Folding:
                 self._single(step)
             elif step is (chain.sign if chain.only_sign else chain.end):
                 self._conv(chain)
+        result = self._as_floats(self.lowered.result)
+        nodes, arrays = _shared(self.nodes, self.arrays)
         made = Graph(
             input=self.lowered.input_shape,
             output=self.lowered.output_shape,
-            result=self._as_floats(self.lowered.result),
-            nodes=tuple(self.nodes),
-            arrays=self.arrays,
+            result=result,
+            nodes=nodes,
+            arrays=arrays,
             meta=meta,
         )
         made.check()
@@ -193,7 +194,7 @@ class _Folding:
         elif binary:
             common |= {"kind": "float", "input": self._as_floats(source)}
             self._add(common["weight"], weight > 0)
-        elif self.floats == "int8" and common["groups"] == 1:
+        elif self.floats == "int8" and common["groups"] == 1 and weight[0].size <= MOST_INT8_TERMS:
             common |= {"kind": "int8", "input": self._quantized(source, conv)}
             step = np.maximum(np.abs(weight).reshape(len(weight), -1).max(1), np.float32(1e-30)) / np.float32(127)
             self._add(common["weight"], np.rint(weight / step[:, None, None, None]).astype(np.int8))
@@ -273,7 +274,12 @@ class _Folding:
         """Return the factor that takes a value's range on the example to ±127; of bits, 1."""
         if self.values[source] == "bits":
             return 1.0
-        return float(np.float32(127.0 / max(conv.largest, 1e-30)))
+        if conv.largest < 1e-30:
+            raise UsageError(
+                f"{conv.where} sees only zeros on the example, which says nothing of its range: give real images, or "
+                "floats='fp32'"
+            )
+        return float(np.float32(127.0 / conv.largest))
 
     def _quantized(self, source: str, conv: Step) -> str:
         quantized = f"{source}.bytes"
@@ -281,6 +287,21 @@ class _Folding:
             self.nodes.append(Quantize(self._as_floats(source), self._scale(source, conv), quantized))
             self.values[quantized] = "bytes"
         return quantized
+
+
+def _shared(nodes: list[Node], arrays: dict[str, np.ndarray]) -> tuple[tuple[Node, ...], dict[str, np.ndarray]]:
+    """Keep equal arrays once, such as those of a module that is called twice."""
+    first: dict[tuple[str, tuple[int, ...], bytes], str] = {}
+    name_of = {
+        name: first.setdefault((array.dtype.name, array.shape, hashlib.sha256(array.tobytes()).digest()), name)
+        for name, array in arrays.items()
+    }
+    named = ("weight", "threshold", "mul", "bias")
+    made = [
+        replace(node, **{field: name_of[name] for field in named if (name := getattr(node, field, None)) is not None})
+        for node in nodes
+    ]
+    return tuple(made), {name: arrays[name] for name in first.values()}
 
 
 def _is_binary(step: Step) -> bool:

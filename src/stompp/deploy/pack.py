@@ -9,7 +9,7 @@ from torch import nn
 
 from stompp.core.freeze import sites
 from stompp.core.prepare import convert
-from stompp.deploy.fold import fold
+from stompp.deploy.fold import FLOATS, fold
 from stompp.deploy.lower import lower
 from stompp.deploy.runtime import PackedNet
 from stompp.errors import UsageError
@@ -33,11 +33,23 @@ def pack(
     >>> pack(net, torch.zeros(1, 4), threads=1).graph.output
     (2,)
     """
+    if not isinstance(model, nn.Module):
+        raise UsageError(f"model is a {type(model).__name__}; pack takes a torch.nn.Module")
+    if floats not in FLOATS:
+        raise UsageError(f"floats is {floats!r}; choose one of {', '.join(FLOATS)}")
     for site in sites(model, scheduled=False):
         if site.phase != "frozen":
             raise UsageError(
                 f"site {site.name!r} is {site.phase}: only a finished net can be packed; train it to its end"
             )
-    if not isinstance(example, torch.Tensor) or example.ndim not in (2, 4):
+    if not isinstance(example, torch.Tensor) or example.ndim not in (2, 4) or not example.numel():
         raise UsageError("example must be a batch of images (n, channels, height, width), or of features (n, features)")
-    return PackedNet(fold(lower(convert(copy.deepcopy(model)), example), floats, meta), threads=threads)
+    if not example.is_floating_point() or not example.isfinite().all():
+        raise UsageError("example must hold finite floats, normalised as the images that the model was trained on")
+    if not all(isinstance(text, str) for item in (meta or {}).items() for text in item):
+        raise UsageError("meta must map texts to texts")
+    try:
+        copied = copy.deepcopy(model)
+    except Exception as error:  # deepcopy raises what it likes
+        raise UsageError(f"the model cannot be copied ({error}); pack a freshly loaded one") from error
+    return PackedNet(fold(lower(convert(copied), example), floats, meta), threads=threads)
