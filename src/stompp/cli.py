@@ -193,7 +193,7 @@ class _DemoArguments:
 
 def demo(arguments: list[str]) -> int:
     """demo [--out DIR]                    see float, STE and StoMPP train on bundled digits, explained"""
-    from stompp.experiments.demo import demo as play
+    from stompp.demo import demo as play
 
     play(_parse("demo", _DemoArguments, arguments).out)
     return 0
