@@ -55,6 +55,10 @@ class PackedNet:
             raise UsageError(str(error)) from error
         return result
 
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Writes the network to a .stompp file, whole or not at all; a file of that name is replaced."""
+        format.save(self.graph, path)
+
     def __repr__(self) -> str:
         shapes = f"{self.graph.input} -> {self.graph.output}"
         return f"<packed network {shapes}, {len(self.graph.nodes)} nodes, {self.isa}, {self.threads} threads>"
