@@ -45,8 +45,8 @@ def lower(model: nn.Module, example: torch.Tensor) -> Steps:
     """Run the model's graph on the example and return its steps; the model is not changed."""
     model = copy.deepcopy(model).cpu().float().eval()
     example = example.detach().cpu().float()
-    if len(example) == 1:
-        example = torch.cat([example, example])  # a batch of one could not be told from other dimensions of one
+    # A batch of one could not be told from other dimensions of one. A copy, since the model may work in place.
+    example = torch.cat([example, example]) if len(example) == 1 else example.clone()
     try:
         with torch.no_grad():
             exported = torch.export.export(model, (example,), strict=False)
@@ -56,10 +56,7 @@ def lower(model: nn.Module, example: torch.Tensor) -> Steps:
             f"torch.export cannot follow the model on an example of shape {tuple(example.shape[1:])} each: "
             f"{type(error).__name__}: {first}"
         ) from error
-    signature = exported.graph_signature
-    if signature.buffers_to_mutate or signature.user_inputs_to_mutate:
-        raise UsageError("the model changes its buffers or its input while it runs in eval mode: that cannot be packed")
-    if len(signature.user_outputs) != 1 or exported.call_spec.out_spec.num_nodes != 1:
+    if len(exported.graph_signature.user_outputs) != 1 or exported.call_spec.out_spec.num_nodes != 1:
         raise UsageError("the model's output must be one tensor, not a tuple, list or dict: pack a module around it")
     return Lowering(exported, example).result
 
