@@ -117,18 +117,19 @@ def test_time_is_split_into_its_parts(trained: dict[str, RunFolder], method: str
         assert all(share > 0 for share in row["time"].values())
 
 
-def test_writing_checkpoints_is_nobodys_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("minutes", [0.0, 5.0])
+def test_writing_checkpoints_is_nobodys_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, minutes: float) -> None:
     """Neither the checkpoint at an epoch's end nor one within it may count as the next step's data time."""
     import time
 
     saved = checkpoint.save
 
     def slow(path: Path, state: dict[str, Any]) -> None:
-        time.sleep(0.15)
+        time.sleep(0.1 if minutes == 0 else 0.8)
         saved(path, state)
 
     monkeypatch.setattr(checkpoint, "save", slow)
-    folder, _ = run(tiny("bnn-ste"), tmp_path, checkpoint_minutes=0.0)
+    folder, _ = run(tiny("bnn-ste"), tmp_path, checkpoint_minutes=minutes)
     assert all(row["time"]["data"] < 0.5 for row in folder.read_metrics())
 
 
@@ -138,6 +139,12 @@ def test_same_seed_gives_the_same_bits_and_another_does_not(trained: dict[str, R
     first = trained["bnn-stompp"].model_file.read_bytes()
     assert again.model_file.read_bytes() == first
     assert other.model_file.read_bytes() != first
+
+
+def test_seed_decides_the_first_weights(tmp_path: Path) -> None:
+    recipe = tiny("bnn-ste", lr=1e-30)  # steps too small to move anything
+    a, b = (load_file(run(recipe, tmp_path, seed=seed)[0].model_file)["fc.weight"] for seed in (0, 1))
+    assert not torch.equal(a, b)
 
 
 def test_how_a_run_is_watched_does_not_change_it(trained: dict[str, RunFolder], tmp_path: Path) -> None:
@@ -476,19 +483,17 @@ def test_saved_net_gives_the_accuracy_that_was_logged(tmp_path: Path, changes: A
 def test_tensorboard_has_each_epochs_scalars_once_also_after_a_resume(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from stompp.training.monitor import Metrics
+    save = checkpoint.save
 
-    append = Metrics.append
+    def dying(path: Path, state: dict[str, Any]) -> None:
+        if state["t"] == 16:
+            raise KeyboardInterrupt  # the second epoch is told everywhere, and the checkpoint does not know of it
+        save(path, state)
 
-    def dying(self: Metrics, row: dict[str, Any]) -> None:
-        append(self, row)
-        if row["epoch"] == 1 and not (tmp_path / "died").exists():
-            (tmp_path / "died").touch()
-            raise KeyboardInterrupt  # the line is written, the checkpoint that counts on it is not
-
-    monkeypatch.setattr(Metrics, "append", dying)
-    with pytest.raises(KeyboardInterrupt):
-        train(tiny(), options(tmp_path, tensorboard=True))
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoint, "save", dying)
+        with pytest.raises(KeyboardInterrupt):
+            train(tiny(), options(tmp_path, tensorboard=True))
     folder, said = run(tiny(), tmp_path, tensorboard=True)
     assert "going on with" in said
     with warnings.catch_warnings():
