@@ -20,7 +20,6 @@ from stompp.training.build import evaluation_batches, open_run
 from stompp.training.loop import train
 from stompp.training.options import RunOptions
 
-
 ACTS = (
     (
         "resnet20-digits-float-relu",
@@ -53,7 +52,9 @@ def demo(folder: Path) -> Path:
     runs = {}
     for number, (name, short, text) in enumerate(ACTS, 1):
         console.print(Panel(text, title=f"{number} of {len(ACTS)}: {name}", title_align="left"))
-        outcome = train(recipes.get(name), RunOptions(runs=folder / "runs", tensorboard=False), console)
+        # One thread: nets as small as these gain nothing from more, and lose much where cores are busy.
+        options = RunOptions(runs=folder / "runs", tensorboard=False, threads=1)
+        outcome = train(recipes.get(name), options, console)
         if outcome.stopped_by is not None:
             raise KeyboardInterrupt
         runs[short] = outcome.folder.path
@@ -95,7 +96,8 @@ def _pack(console: Console, stompp: Path, float_run: Path, out: Path) -> None:
     full = float_run / "model.safetensors"
     kilobytes = {path: path.stat().st_size / 1000 for path in (out, full)}
     console.print(
-        f"Packed: {out} has {kilobytes[out]:.0f} kB, the float net's weights {kilobytes[full]:.0f} kB. Run without PyTorch it gives the same class for {100 * same:.1f} % of {len(images)} test images.",
+        f"Packed: {out} has {kilobytes[out]:.0f} kB, the float net's weights {kilobytes[full]:.0f} kB. Run without "
+        f"PyTorch it gives the same class for {100 * same:.1f} % of {len(images)} test images.",
         highlight=False,
     )
     slow, fast = _race(float_net, packed, images[:1])
