@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pickle
+import re
 import shutil
 import subprocess
 import sys
@@ -440,6 +441,27 @@ def test_full_disk_is_one_line(tmp_path: Path, limit: int, told: str) -> None:
     assert done.stderr.count("\n") == 1, done.stderr
     assert not list(tmp_path.rglob("*.tmp"))
     assert main(train_small(tmp_path)) == 0  # with room again, the same command goes on
+
+
+NO_ROOM_FOR_CURVES = """
+import resource, sys
+from stompp.training import checkpoint, monitor
+checkpoint.save = lambda path, state: None
+monitor.Metrics.append = lambda self, row: None
+resource.setrlimit(resource.RLIMIT_FSIZE, (2500, 2500))
+from stompp.cli import main
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def test_disk_that_is_full_for_tensorboard_is_one_line(tmp_path: Path) -> None:
+    arguments = [a for a in train_small(tmp_path, "--epochs", "12") if a != "--no-tensorboard"]
+    command = [sys.executable, "-c", NO_ROOM_FOR_CURVES, *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    assert done.returncode == 2
+    assert re.fullmatch(
+        r"stompp: cannot write \S+/tensorboard \(File too large\); the last checkpoint .*\n", done.stderr
+    )
 
 
 def test_loss_that_is_not_finite_is_one_line(refused: Any, tmp_path: Path) -> None:

@@ -237,13 +237,13 @@ def test_run_killed_ten_times_ends_as_if_never_killed(server: Server, reference:
         pytest.param(["--ovsw"], id="stompp-ovsw"),
         pytest.param(["--optimizer", "adamw", "--lr", "0.003", "--weight-decay", "0.1"], id="adamw"),
         pytest.param(["--recalibrate-bn"], id="recalibrate-bn"),
-        pytest.param(["--weights", "ste", "--surrogate", "clip"], id="hybrid", marks=pytest.mark.slow),
+        pytest.param(["--weights", "ste", "--surrogate", "clip"], id="hybrid"),
         pytest.param(
             ["--policy", "deterministic", "--activations", "clip", "--order", "global"],
             id="deterministic",
             marks=pytest.mark.slow,
         ),
-        pytest.param(["--precision", "bf16"], id="bf16", marks=pytest.mark.slow),
+        pytest.param(["--precision", "bf16"], id="bf16"),
     ],
 )
 def test_every_kind_of_run_survives_kills(server: Server, tmp_path: Path, changes: list[str]) -> None:

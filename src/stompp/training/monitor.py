@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -170,15 +171,23 @@ class TensorBoard:
 
     def __init__(self, folder: Path, epoch: int, enabled: bool) -> None:
         self._writer: Any = None
+        self._folder = folder / "tensorboard"
         if enabled:
             from torch.utils.tensorboard import SummaryWriter
 
-            self._writer = SummaryWriter(str(folder / "tensorboard"), purge_step=epoch)
+            with _writing(self._folder):
+                self._writer = SummaryWriter(str(self._folder), purge_step=epoch)
+            # It writes in a thread, whose OSError comes up again in flush; the thread need not print it as well.
+            self._hook = threading.excepthook
+            threading.excepthook = self._quiet
 
     def epoch(self, row: dict[str, Any]) -> None:
         """Write one epoch's scalars."""
-        if self._writer is None:
-            return
+        if self._writer is not None:
+            with _writing(self._folder):
+                self._write(row)
+
+    def _write(self, row: dict[str, Any]) -> None:
         epoch = row["epoch"]
         self._writer.add_scalar("train/loss", row["loss"], epoch)
         self._writer.add_scalar("train/accuracy", row["accuracy"], epoch)
@@ -195,4 +204,10 @@ class TensorBoard:
     def close(self) -> None:
         """Close the writer."""
         if self._writer is not None:
-            self._writer.close()
+            with suppress(OSError):  # whoever closes after a failed write has heard of it
+                self._writer.close()
+            threading.excepthook = self._hook
+
+    def _quiet(self, failure: threading.ExceptHookArgs) -> None:
+        if not isinstance(failure.exc_value, OSError):
+            self._hook(failure)
