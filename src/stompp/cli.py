@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import os
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, fields
@@ -15,12 +14,12 @@ from rich.console import Console
 from rich.table import Column, Table
 
 from stompp import recipes
+from stompp.__main__ import BAD_INPUT, guarded
 from stompp._version import __version__
+from stompp.deploy import commands as deploy
 from stompp.errors import UsageError
 from stompp.recipes.schema import Recipe, differences
 from stompp.training.options import MachineOptions, RunOptions
-
-BAD_INPUT = 2
 
 
 # tyro would wrap what a dataclass says of its values into a box of its own; these leave the checking to the real ones.
@@ -208,6 +207,7 @@ COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "predict": predict,
     "report": report,
     "demo": demo,
+    **deploy.COMMANDS,
 }
 
 
@@ -217,30 +217,21 @@ def main(arguments: list[str] | None = None) -> int:
     if not arguments:
         print(_usage(), file=sys.stderr)
         return BAD_INPUT
-    try:
-        if arguments[0] in ("-h", "--help", "help"):
-            print(_usage())
-            return 0
-        if arguments[0] == "--version":
-            print(f"stompp {__version__}")
-            return 0
-        if arguments[0] not in COMMANDS:
-            near = difflib.get_close_matches(arguments[0], COMMANDS, n=1)
-            hint = f"did you mean {near[0]!r}? Commands" if near else "commands"
-            raise UsageError(f"there is no command {arguments[0]!r}; {hint} are {', '.join(COMMANDS)}")
-        return COMMANDS[arguments[0]](arguments[1:])
-    except UsageError as error:
-        print(f"stompp: {error}", file=sys.stderr)
-        return BAD_INPUT
-    except BrokenPipeError:  # the reader of our output, such as `head`, has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or the interpreter complains when it flushes
+    return guarded(lambda: _dispatch(arguments))
+
+
+def _dispatch(arguments: list[str]) -> int:
+    if arguments[0] in ("-h", "--help", "help"):
+        print(_usage())
         return 0
-    except OSError as error:  # a path that the system refuses: forbidden, too long, on a broken disk
-        print(f"stompp: {error.filename or 'input or output'}: {error.strerror or error}", file=sys.stderr)
-        return BAD_INPUT
-    except KeyboardInterrupt:
-        print("stompp: interrupted", file=sys.stderr)
-        return 130
+    if arguments[0] == "--version":
+        print(f"stompp {__version__}")
+        return 0
+    if arguments[0] not in COMMANDS:
+        near = difflib.get_close_matches(arguments[0], COMMANDS, n=1)
+        hint = f"did you mean {near[0]!r}? Commands" if near else "commands"
+        raise UsageError(f"there is no command {arguments[0]!r}; {hint} are {', '.join(COMMANDS)}")
+    return COMMANDS[arguments[0]](arguments[1:])
 
 
 def _usage() -> str:
