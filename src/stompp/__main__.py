@@ -9,16 +9,21 @@ from collections.abc import Callable
 from stompp.errors import UsageError
 
 BAD_INPUT = 2
-NEED_NO_TORCH = ("run", "inspect")
+NEED_NO_TORCH = ("run", "inspect", "bench")  # bench of a run does
+PACKAGES = ("torch", "numpy", "tyro", "rich", "safetensors")
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Run a command."""
     arguments = sys.argv[1:] if arguments is None else arguments
+    return guarded(lambda: _dispatch(arguments))
+
+
+def _dispatch(arguments: list[str]) -> int:
     if arguments and arguments[0] in NEED_NO_TORCH:
         from stompp.deploy import commands
 
-        return guarded(lambda: commands.COMMANDS[arguments[0]](arguments[1:]))
+        return commands.COMMANDS[arguments[0]](arguments[1:])
     from stompp import cli
 
     return cli.main(arguments)
@@ -30,6 +35,11 @@ def guarded(command: Callable[[], int]) -> int:
         return command()
     except UsageError as error:
         print(f"stompp: {error}", file=sys.stderr)
+        return BAD_INPUT
+    except ModuleNotFoundError as error:
+        if error.name not in PACKAGES:
+            raise
+        print(f"stompp: this command needs {error.name}: pip install {error.name}", file=sys.stderr)
         return BAD_INPUT
     except BrokenPipeError:  # the reader of our output, such as `head`, has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or the interpreter complains when it flushes
