@@ -526,3 +526,13 @@ def test_compiled_run_ends_close_to_the_eager_one(tmp_path: Path) -> None:
     assert last[0]["accuracy"] == pytest.approx(last[1]["accuracy"], abs=15)
     _, said = run(tiny(), tmp_path / "stompp", compile=True)
     assert "6 layers saw only ±1" in said
+
+
+def test_weights_with_a_flipped_bit_are_refused(tmp_path: Path) -> None:
+    recipe = get("resnet8-digits-bnn-stompp").changed(epochs=1)
+    folder = train(recipe, RunOptions(runs=tmp_path, tensorboard=False, threads=1)).folder
+    content = bytearray(folder.model_file.read_bytes())
+    content[-5] ^= 4
+    folder.model_file.write_bytes(content)
+    with pytest.raises(UsageError, match="checksum"):
+        open_run(folder.path, MachineOptions(), torch.device("cpu"))

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import inspect
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load as load_weights_file
 from torch import nn
 
 from stompp import models
@@ -134,8 +135,14 @@ def load_weights(model: nn.Module, folder: RunFolder) -> None:
     """Load a finished run's weights."""
     if not folder.model_file.exists():
         raise UsageError(f"{folder.model_file} is missing; bring it back, or move the run folder away and train again")
+    content = folder.model_file.read_bytes()
+    if folder.checksum() not in (None, hashlib.sha256(content).hexdigest()):
+        raise UsageError(
+            f"{folder.model_file} is damaged (its checksum is not the one in {folder.done_file.name}); move the run "
+            "folder away and train again"
+        )
     try:
-        state = load_file(folder.model_file)
+        state = load_weights_file(content)
     except Exception as error:  # safetensors has its own error type, which is not in its Python API
         raise UsageError(
             f"{folder.model_file} is damaged ({' '.join(str(error).split())}); move the run folder away and train again"

@@ -59,6 +59,14 @@ class RunFolder:
         """True once the run is finished."""
         return self.done_file.exists()
 
+    def checksum(self) -> str | None:
+        """Return the SHA-256 that DONE has of model.safetensors; None if the run is not finished or DONE is damaged."""
+        try:
+            found = json.loads(self.done_file.read_text()).get("sha256")
+        except (OSError, ValueError, AttributeError):
+            return None
+        return found if isinstance(found, str) else None
+
     def read_recipe(self) -> tuple[Recipe, int]:
         """Return the recipe and the seed of the run in this folder."""
         try:

@@ -6,6 +6,7 @@ the process is asked to stop; a kill at any moment costs the steps since then, a
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import signal
@@ -285,9 +286,15 @@ class Training:
             told = f"; {proof.layers} layers saw only ±1"
         with recalibrated(self.model, self._recalibration()):
             weights = {name: v.detach().cpu().clone().contiguous() for name, v in self.model.state_dict().items()}
-        write_atomically(self.folder.model_file, save(weights, metadata={"recipe": self.recipe.name}))
+        content = save(weights, metadata={"recipe": self.recipe.name})
+        write_atomically(self.folder.model_file, content)
         rows = self.folder.read_metrics()
-        result = {"steps": self.total, "test": rows[-1]["test"], "train": rows[-1]["train"]}
+        result = {
+            "steps": self.total,
+            "test": rows[-1]["test"],
+            "train": rows[-1]["train"],
+            "sha256": hashlib.sha256(content).hexdigest(),  # of model.safetensors, which has no checksum of its own
+        }
         write_atomically(self.folder.done_file, _json(result))
         self.screen.say(
             f"finished {self.folder.path}: test accuracy {rows[-1]['test']['binary']['accuracy']:.2f} %{told}"
