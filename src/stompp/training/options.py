@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import torch
 
@@ -55,6 +56,8 @@ class RunOptions(MachineOptions):
     """decides initial weights, data order, augmentation and masks"""
     runs: Path = Path("runs")
     """folder of all runs; this one goes to RUNS/<recipe>/seed<k>"""
+    memory_format: Literal["auto", "contiguous", "channels_last"] = "auto"
+    """how images lie in memory; auto is channels_last where that is faster, on a CPU and in bf16"""
     compile: bool = False
     """torch.compile the model; it compiles anew whenever a site changes its phase"""
     deterministic: bool = False
@@ -74,3 +77,9 @@ class RunOptions(MachineOptions):
             raise UsageError(f"monitor_every is {self.monitor_every}; it must be at least 1")
         if not self.checkpoint_minutes >= 0:
             raise UsageError(f"checkpoint_minutes is {self.checkpoint_minutes}; it must be at least 0")
+
+    def resolve_memory_format(self, device: torch.device, precision: str) -> torch.memory_format:
+        """Return the memory format to train in."""
+        faster = device.type == "cpu" or precision == "bf16"
+        chosen = self.memory_format == "channels_last" or (self.memory_format == "auto" and faster)
+        return torch.channels_last if chosen else torch.contiguous_format
