@@ -3,6 +3,7 @@
     recipe.json      what was asked for            metrics.jsonl      one line per epoch
     env.json         what it ran on                checkpoint.pt      the newest state (and .prev.pt, the one before)
     model.safetensors, DONE                        the result, once it is finished
+    log.txt, FAILED                                a grid's run: what it printed, and why it failed if it did
 
 Nothing here is ever overwritten by another recipe's run.
 """
@@ -27,6 +28,13 @@ from stompp.errors import UsageError
 from stompp.recipes.schema import Recipe, differences
 
 
+BEFORE_A_RUN = (".lock", "recipe.json.tmp", "log.txt", "FAILED", "FAILED.tmp")  # all that precedes recipe.json
+
+
+class InUse(UsageError):
+    """Another process trains in the folder."""
+
+
 class RunFolder:
     """The paths of one run and what can be read from them."""
 
@@ -38,6 +46,8 @@ class RunFolder:
         self.checkpoint_file = path / "checkpoint.pt"
         self.model_file = path / "model.safetensors"
         self.done_file = path / "DONE"
+        self.log_file = path / "log.txt"
+        self.failed_file = path / "FAILED"
 
     @staticmethod
     def of(recipe: Recipe, seed: int, runs: Path) -> RunFolder:
@@ -111,7 +121,7 @@ class RunFolder:
             if other:
                 told = ", ".join(f"{name} is {a!r} there and {b!r} here" for name, (a, b) in other.items())
                 raise UsageError(f"{self.path} holds another run ({told}); it stays as it is. Choose another --runs")
-        elif self.path.is_dir() and any(p.name not in (".lock", "recipe.json.tmp") for p in self.path.iterdir()):
+        elif self.path.is_dir() and any(p.name not in BEFORE_A_RUN for p in self.path.iterdir()):
             raise UsageError(
                 f"{self.path} has files in it but no recipe.json; it stays as it is. Choose another --runs"
             )
@@ -121,6 +131,20 @@ class RunFolder:
         self.refuse_others(recipe, seed)
         if not self.recipe_file.exists():
             write_atomically(self.recipe_file, json.dumps({"recipe": recipe.to_dict(), "seed": seed}, indent=2) + "\n")
+
+    def in_use_by(self) -> str | None:
+        """Return the id of the process of this machine that trains in this folder now, if there is one."""
+        try:
+            with open(self.path / ".lock") as handle:
+                owner = handle.read().strip()
+                os.kill(int(owner), 0)  # only if it lives need we try the lock, which somebody may want just then
+                try:
+                    fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+                except OSError:
+                    return owner
+        except (OSError, ValueError):
+            pass
+        return None
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -136,7 +160,7 @@ class RunFolder:
             except OSError:
                 handle.seek(0)
                 owner = handle.read().strip() or "?"
-                raise UsageError(f"{self.path} is in use by process {owner}; wait for it, or stop it") from None
+                raise InUse(f"{self.path} is in use by process {owner}; wait for it, or stop it") from None
             handle.truncate(0)
             handle.write(str(os.getpid()))
             handle.flush()
