@@ -338,13 +338,16 @@ class StopRequest:
 
 @contextmanager
 def stop_signals() -> Iterator[StopRequest]:
-    """Turn the first SIGINT or SIGTERM into a request; a second one interrupts at once."""
+    """Turn the first SIGINT or SIGTERM into a request; a second SIGINT interrupts at once.
+
+    A second SIGTERM does not: those who end a process group and then each process send two, and mean one.
+    """
     request = StopRequest()
 
     def ask(number: int, frame: FrameType | None) -> None:
-        if request.signal is not None:
+        if request.signal is not None and number == signal.SIGINT:
             raise KeyboardInterrupt
-        request.signal = number
+        request.signal = request.signal or number
 
     if threading.current_thread() is not threading.main_thread():
         yield request  # only the main thread may handle signals; whoever runs us in another one stops us otherwise
