@@ -17,12 +17,13 @@ import torch
 from stompp.core.freeze import sites
 from stompp.core.freezer import Freezer
 from stompp.errors import UsageError
-from stompp.recipes import METHODS, Recipe, all_recipes, differences, find, get, paper, small
+from stompp.recipes import METHODS, Recipe, all_recipes, differences, find, get, mini, paper
+from stompp.recipes.grids import GRIDS, Spec
 from stompp.recipes.schema import OrderName, ScheduleName
 from stompp.training.build import build_freezer, build_model
 
 RECIPES = all_recipes()
-PAPER = {recipe.name: recipe for table in paper.TABLES for recipe in table()}
+PAPER = {recipe.name: recipe for recipe in paper.recipes()}
 
 # Sites of each net: activations, weights. METHOD.md: N = 33 / 65 / 97 for a BNN and 16 / 32 / 48 for a BWN.
 SITES = {
@@ -48,18 +49,18 @@ def one_thread() -> Iterator[None]:
 
 
 @cache
-def prepared(model: str, channels: int, imagenet: bool, weights: Any, activations: Any) -> Any:
+def prepared(model: str, width: int | None, channels: int, imagenet: bool, weights: Any, activations: Any) -> Any:
     """Build a net once per rule; the number of sites depends neither on the images' size nor on the surrogate."""
     data = "digits" if channels == 1 else "imagenet" if imagenet else "cifar10"
     side = 128 if imagenet else 8
-    recipe = Recipe(model=model, data=data, weights=weights, activations=activations)
+    recipe = Recipe(model=model, width=width, data=data, weights=weights, activations=activations)
     with mock.patch("torch.nn.init.kaiming_normal_"), mock.patch("torch.nn.init.kaiming_uniform_"):  # most of the time
         return build_model(recipe, (channels, side, side), 10, seed=0)
 
 
 def net_of(recipe: Recipe) -> Any:
     channels = 1 if recipe.data == "digits" else 3
-    return prepared(recipe.model, channels, recipe.data == "imagenet", recipe.weights, recipe.activations)
+    return prepared(recipe.model, recipe.width, channels, recipe.data == "imagenet", recipe.weights, recipe.activations)
 
 
 @pytest.mark.parametrize("recipe", RECIPES.values(), ids=lambda r: r.name)
@@ -80,7 +81,7 @@ def test_recipe_has_a_freezer_and_time_for_it(recipe: Recipe) -> None:
 
 @pytest.mark.parametrize("recipe", RECIPES.values(), ids=lambda r: r.name)
 def test_recipe_name_tells_model_data_mode_and_method(recipe: Recipe) -> None:
-    model = recipe.model.removeprefix("cifar_")
+    model = recipe.model.removeprefix("cifar_") + (f"w{recipe.width}" if recipe.width else "")
     assert recipe.name.startswith(f"{model}-{recipe.data}-")
     rest = recipe.name.removeprefix(f"{model}-{recipe.data}-")
     method = max((m for m in METHODS if (rest + "-").startswith(m + "-")), key=len)
@@ -115,7 +116,7 @@ def test_paper_recipe_has_the_papers_hyperparameters(recipe: Recipe) -> None:
     assert (recipe.optimizer, recipe.momentum, recipe.weight_decay) == ("sgd", 0.9, 0.0)
     assert (recipe.batch_size, recipe.label_smoothing, recipe.precision) == (256, 0.0, "fp32")
     assert (recipe.flip, recipe.granularity, recipe.limit_train, recipe.width) == (True, "step", None, None)
-    assert (recipe.hold_frozen, recipe.recalibrate_bn) == (False, False)
+    assert (recipe.hold_frozen, recipe.recalibrate_bn, recipe.evals_per_epoch) == (False, False, 1)
     imagenet = recipe.data == "imagenet"
     assert (recipe.crop_pad, recipe.resized_crop) == ((0, True) if imagenet else (4, False))
 
@@ -181,12 +182,55 @@ def test_wherever_ste_is_a_baseline_the_stronger_forms_are_too(method: str) -> N
             assert recipe.name.replace("-bnn-ste", f"-{method}") in RECIPES
 
 
-def test_mini_refresh_redraws_a_mask_as_often_as_the_paper_over_a_window() -> None:
-    for depth, (paper_model, count, paper_count) in small.DEPTHS.items():
-        assert count == sum(SITES[f"cifar_resnet{depth}"])
-        assert paper_count == sum(SITES[paper_model])
-        redraws = small.MINI_STEPS / count / small.mini_refresh(depth)
-        assert redraws == pytest.approx(small.PAPER_STEPS / paper_count / 100, rel=0.03)
+def test_mini_nets_have_the_sites_that_the_refresh_rate_counts_on() -> None:
+    for paper_model, net in mini.NETS.items():
+        assert net.sites == SITES[net.model]
+        assert net.paper_sites == SITES[paper_model]
+
+
+@pytest.mark.parametrize("grid", GRIDS)
+def test_mini_redraws_a_mask_as_often_as_the_paper_over_a_window(grid: str) -> None:
+    compared = 0
+    for spec in GRIDS[grid]("mini"):
+        small, large = mini.recipe(spec), paper.recipe(spec)
+        if "stompp" not in (small.weights, small.activations) or small.refresh < 10:
+            continue  # nothing to redraw, or too coarse a rounding
+        redraws = []
+        for recipe, steps in ((small, 390), (large, 195)):
+            activations, weights = SITES[recipe.model]
+            count = activations * (recipe.activations == "stompp") + weights * (recipe.weights == "stompp")
+            window = recipe.epochs * steps / (1 if recipe.order == "global" else count)
+            redraws.append(window / recipe.refresh)
+        assert redraws[0] == pytest.approx(redraws[1], rel=0.05), small.name
+        compared += 1
+    assert compared
+
+
+def test_mini_recipes_are_the_small_settings() -> None:
+    for recipe in mini.recipes():
+        assert (recipe.data, recipe.batch_size, recipe.crop_pad, recipe.flip) == ("cifar10-16", 128, 2, True)
+        assert (recipe.optimizer, recipe.momentum, recipe.weight_decay) == ("sgd", 0.9, 0.0)
+        assert (recipe.precision, recipe.granularity, recipe.evals_per_epoch) == ("fp32", "step", 8)
+        if not re.search(r"-e\d+", recipe.name):
+            assert recipe.epochs == (18 if recipe.model.startswith("bireal") else 12)
+        if recipe.model.startswith("bireal"):
+            assert (recipe.width, recipe.lr) == (16, 0.06)
+        elif not re.search(r"-lr", recipe.name):
+            assert recipe.lr == 0.1
+
+
+@pytest.mark.parametrize("grid", GRIDS)
+def test_a_scale_names_every_setting_differently(grid: str) -> None:
+    """Two settings that a scale cannot tell apart would be one run counted twice."""
+    for of, scale in ((paper, "paper"), (mini, "mini")):
+        specs = GRIDS[grid](scale)  # type: ignore[arg-type]
+        assert len(set(specs)) == len(specs) == len({of.recipe(spec).name for spec in specs})  # type: ignore[attr-defined]
+
+
+def test_spec_is_the_papers_ablation_setting() -> None:
+    recipe = paper.recipe(Spec())
+    assert (recipe.model, recipe.data, recipe.lr, recipe.epochs) == ("resnet18", "cifar100", 0.1, 200)
+    assert (recipe.order, recipe.schedule, recipe.refresh, recipe.policy) == ("layerwise", "cubic", 100, "stochastic")
 
 
 def test_changed_adds_what_differs_to_the_name() -> None:
@@ -259,7 +303,8 @@ def test_every_field_refuses_a_value_of_another_type(field: str) -> None:
         ("order", "sideways", "layerwise, global, reverse"),
         ("model", "resnet19", "resnet18"),
         ("data", "mnist", "digits"),
-        ("width", 8, "CIFAR ResNets"),
+        ("width", 8, "CIFAR ResNets and Bi-Real"),
+        ("evals_per_epoch", 0, "at least 1"),
     ],
 )
 def test_recipe_refuses_a_bad_value(field: str, value: Any, told: str) -> None:
@@ -293,7 +338,7 @@ def test_get_suggests_the_nearest() -> None:
 
 
 def test_find_needs_every_word() -> None:
-    assert find("bireal18", "pretrained", "stompp") == [get("bireal18-cifar100-bnn-stompp-pretrained")]
+    assert find("bireal34-", "pretrained", "stompp") == [get("bireal34-cifar100-bnn-stompp-pretrained")]
     assert find() == list(RECIPES.values())
     assert find("bireal18", "imagenet") == []
 

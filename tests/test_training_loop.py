@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
@@ -19,7 +20,7 @@ from stompp.core.freeze import fully_binary, sites
 from stompp.data import load
 from stompp.errors import UsageError
 from stompp.recipes import Recipe, get
-from stompp.training import checkpoint
+from stompp.training import checkpoint, loop
 from stompp.training.build import build_model, evaluation_batches, open_run
 from stompp.training.evaluate import Score, both_views, evaluate, recalibrated
 from stompp.training.folder import RunFolder
@@ -78,6 +79,35 @@ def test_row_has_both_views_of_both_splits(trained: dict[str, RunFolder], method
                 assert 0 <= score["accuracy"] <= 100
                 assert score["loss"] > 0
         assert 0 <= row["accuracy"] <= 100
+
+
+def test_evaluations_within_an_epoch_change_nothing_else(trained: dict[str, RunFolder], tmp_path: Path) -> None:
+    folder, _ = run(tiny("bnn-stompp", evals_per_epoch=4), tmp_path)
+    assert folder.model_file.read_bytes() == trained["bnn-stompp"].model_file.read_bytes()
+    for row, without in zip(folder.read_metrics(), trained["bnn-stompp"].read_metrics()):
+        start = row["step"] - 8
+        assert [point["step"] for point in row["between"]] == [start + 2, start + 4, start + 6]
+        assert "between" not in without
+        assert (row["test"], row["train"], row["loss"]) == (without["test"], without["train"], without["loss"])
+    first = folder.read_metrics()[0]["between"][0]
+    assert first.keys() == {"step", "current", "binary"}
+    assert first["current"] != first["binary"]
+
+
+def test_an_evaluation_within_an_epoch_scores_the_net_of_that_step(tmp_path: Path) -> None:
+    """The point after 2 of 8 steps is what the end of an epoch of 2 steps tells (of the same images, in any order)."""
+    whole, _ = run(tiny("bnn-ste", evals_per_epoch=4, epochs=1), tmp_path / "whole")
+    scores = []
+
+    def stop_at(self: Any, images: Any, labels: Any, epoch: int) -> None:
+        step(self, images, labels, epoch)
+        if self.t == 2:
+            scores.append(both_views(self.model, self.evaluations["test"])["binary"].accuracy)
+
+    step = loop.Training._step
+    with mock.patch.object(loop.Training, "_step", stop_at):
+        run(tiny("bnn-ste", epochs=1), tmp_path / "stopped")
+    assert whole.read_metrics()[0]["between"][0]["binary"] == pytest.approx(scores[0], abs=1e-3)
 
 
 @pytest.mark.parametrize("method", ["bnn-ste", "float-relu"])

@@ -22,7 +22,15 @@ TIMED = {"images_per_second", "seconds", "evaluation_seconds", "time"}
 
 # 16 steps an epoch, 13 sites, masks redrawn so fast that they are never empty. A checkpoint after every step, so that
 # kills fall into writes and between them.
-SIZE = {"width": 4, "limit-train": 512, "batch-size": 32, "eval-train": 64, "epochs": 4, "refresh": 2}
+SIZE = {
+    "width": 4,
+    "limit-train": 512,
+    "batch-size": 32,
+    "eval-train": 64,
+    "epochs": 4,
+    "refresh": 2,
+    "evals-per-epoch": 3,
+}
 RECIPE = ["resnet8-digits-bnn-stompp", *(part for name, n in SIZE.items() for part in (f"--{name}", str(n)))]
 SELDOM = ["--checkpoint-minutes", "60"]  # at the end of an epoch only
 QUICK = ["--threads", "1", "--checkpoint-minutes", "0", "--no-tensorboard", "--device", "cpu"]

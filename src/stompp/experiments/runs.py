@@ -35,6 +35,8 @@ class Epoch:
     evaluation_seconds: float
     images_per_second: float
     time: dict[str, float]  # shares of a step, by part
+    step: int = 0  # training steps so far
+    between: tuple[tuple[int, float, float], ...] = ()  # within the epoch: (step, current, binary) test accuracy
 
 
 @dataclass(frozen=True)
@@ -178,6 +180,11 @@ def _epoch(row: dict[str, Any]) -> Epoch:
         evaluation_seconds=_positive(row.get("evaluation_seconds")),
         images_per_second=_positive(row.get("images_per_second")),
         time=_numbers(row.get("time", {})),
+        step=row["step"] if isinstance(row.get("step"), int) else 0,
+        between=tuple(
+            (int(point["step"]), _percent(point["current"]), _percent(point["binary"]))
+            for point in row.get("between", [])
+        ),
     )
 
 

@@ -32,16 +32,16 @@ class BiRealUnit(nn.Module):
 class BiRealNet(nn.Module):
     """A Bi-Real net of four stages."""
 
-    def __init__(self, depths: tuple[int, ...], num_classes: int, stem: str) -> None:
+    def __init__(self, depths: tuple[int, ...], num_classes: int, stem: str, width: int) -> None:
         super().__init__()
-        self.conv1, self.maxpool = make_stem(stem)
-        self.bn1 = nn.BatchNorm2d(64)
-        inputs = 64
+        self.conv1, self.maxpool = make_stem(stem, width)
+        self.bn1 = nn.BatchNorm2d(width)
+        inputs = width
         for i, depth in enumerate(depths):
             units = []
             for j in range(2 * depth):
-                units.append(BiRealUnit(inputs, 64 << i, 2 if i > 0 and j == 0 else 1))
-                inputs = 64 << i
+                units.append(BiRealUnit(inputs, width << i, 2 if i > 0 and j == 0 else 1))
+                inputs = width << i
             setattr(self, f"layer{i + 1}", nn.Sequential(*units))
         self.avgpool = nn.AdaptiveAvgPool2d(1)
         self.fc = nn.Linear(inputs, num_classes)
@@ -53,11 +53,11 @@ class BiRealNet(nn.Module):
         return self.fc(self.avgpool(x).flatten(1))
 
 
-def bireal18(num_classes: int = 10, stem: str = "cifar") -> BiRealNet:
+def bireal18(num_classes: int = 10, stem: str = "cifar", width: int = 64) -> BiRealNet:
     """Bi-Real-18."""
-    return BiRealNet((2, 2, 2, 2), num_classes, stem)
+    return BiRealNet((2, 2, 2, 2), num_classes, stem, width)
 
 
-def bireal34(num_classes: int = 10, stem: str = "cifar") -> BiRealNet:
+def bireal34(num_classes: int = 10, stem: str = "cifar", width: int = 64) -> BiRealNet:
     """Bi-Real-34."""
-    return BiRealNet((3, 4, 6, 3), num_classes, stem)
+    return BiRealNet((3, 4, 6, 3), num_classes, stem, width)

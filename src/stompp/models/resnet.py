@@ -91,12 +91,12 @@ class ResNet(nn.Module):
         return self.fc(self.avgpool(x).flatten(1))
 
 
-def make_stem(stem: str) -> tuple[nn.Conv2d, nn.Module]:
+def make_stem(stem: str, width: int = 64) -> tuple[nn.Conv2d, nn.Module]:
     """Return the first conv and the pooling after it."""
     if stem == "cifar":
-        return nn.Conv2d(3, 64, 3, 1, 1, bias=False), nn.Identity()
+        return nn.Conv2d(3, width, 3, 1, 1, bias=False), nn.Identity()
     if stem == "imagenet":
-        return nn.Conv2d(3, 64, 7, 2, 3, bias=False), nn.MaxPool2d(3, 2, 1)
+        return nn.Conv2d(3, width, 7, 2, 3, bias=False), nn.MaxPool2d(3, 2, 1)
     raise UsageError(f"stem must be 'cifar' or 'imagenet', not {stem!r}")
 
 

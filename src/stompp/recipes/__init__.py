@@ -7,7 +7,7 @@ from functools import lru_cache
 
 from stompp.errors import UsageError
 
-from . import paper, small
+from . import digits, mini, paper
 from .methods import METHODS
 from .schema import Recipe, differences
 
@@ -20,12 +20,9 @@ def all_recipes() -> dict[str, Recipe]:
     200
     """
     found: dict[str, Recipe] = {}
-    for table in (*paper.TABLES, *small.TABLES):
-        for recipe in table():
-            if found.setdefault(recipe.name, recipe) != recipe:
-                raise AssertionError(
-                    f"two recipes are named {recipe.name!r}: {differences(found[recipe.name], recipe)}"
-                )
+    for recipe in (*paper.recipes(), *mini.recipes(), *digits.recipes()):
+        if found.setdefault(recipe.name, recipe) != recipe:
+            raise AssertionError(f"two recipes are named {recipe.name!r}: {differences(found[recipe.name], recipe)}")
     return found
 
 

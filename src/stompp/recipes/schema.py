@@ -35,7 +35,7 @@ class Recipe:
     model: str = "resnet18"
     """a model of `stompp.models`, such as resnet18, cifar_resnet20, bireal18"""
     width: int | None = None
-    """channels of the first stage, for CIFAR ResNets (default 16)"""
+    """channels of the first stage, for CIFAR ResNets (default 16) and Bi-Real nets (default 64)"""
     data: str = "cifar10"
     """a data set of `stompp.data`, such as digits, cifar10, cifar10-16"""
     limit_train: int | None = None
@@ -84,14 +84,16 @@ class Recipe:
     """weight decay"""
     label_smoothing: float = 0.0
     """label smoothing of the cross-entropy"""
-    precision: Literal["fp32", "bf16"] = "fp32"
-    """bf16 runs forward and loss under autocast"""
+    precision: Literal["fp32", "tf32", "bf16"] = "fp32"
+    """tf32 lets a GPU round what it multiplies; bf16 runs forward and loss under autocast"""
     init_from: str | None = None
     """start from the weights of this run folder, or of this recipe's run with the same seed"""
     recalibrate_bn: bool = False
     """estimate BatchNorm statistics anew for the binary view"""
     eval_train: int = 10_000
     """training images on which both views are evaluated (without augmentation)"""
+    evals_per_epoch: int = 1
+    """evaluations per epoch: those before its end take only the first 2,000 test images"""
 
     def __post_init__(self) -> None:
         for field, hint in get_type_hints(type(self)).items():
@@ -103,7 +105,7 @@ class Recipe:
                 raise UsageError(f"{field} is {value!r}; it must be {_KIND_NAMES[kinds[0]]}")
         _known("model", self.model, tuple(MODELS))
         _known("data", self.data, dataset_names())
-        for field in ("epochs", "batch_size", "refresh", "eval_train"):
+        for field in ("epochs", "batch_size", "refresh", "eval_train", "evals_per_epoch"):
             if getattr(self, field) < 1:
                 raise UsageError(f"{field} is {getattr(self, field)}; it must be at least 1")
         for field, at_least in (("crop_pad", 0), ("width", 1), ("limit_train", 1)):
@@ -117,8 +119,8 @@ class Recipe:
             if not (math.isfinite(value) and value >= 0 and (field == "weight_decay" or value < 1)):
                 limit = "" if field == "weight_decay" else " and below 1"
                 raise UsageError(f"{field} is {value}; it must be finite, at least 0{limit}")
-        if self.width is not None and not self.model.startswith("cifar_resnet"):
-            raise UsageError(f"width is for CIFAR ResNets; model {self.model!r} has a fixed width")
+        if self.width is not None and not self.model.startswith(("cifar_resnet", "bireal")):
+            raise UsageError(f"width is for CIFAR ResNets and Bi-Real nets; model {self.model!r} has a fixed width")
 
     @property
     def binarize(self) -> Binarize:

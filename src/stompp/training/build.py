@@ -16,12 +16,15 @@ from stompp.core.freeze import sites
 from stompp.core.freezer import Freezer
 from stompp.core.prepare import prepare
 from stompp.data import Augment, Batches, Dataset, load
+from stompp.data.dataset import Source
 from stompp.errors import UsageError
 from stompp.recipes import all_recipes
 from stompp.recipes.schema import Recipe
 
 from .folder import RunFolder
 from .options import MachineOptions
+
+BETWEEN_IMAGES = 2_000
 
 
 def build_data(recipe: Recipe, options: MachineOptions, device: torch.device) -> Dataset:
@@ -45,11 +48,18 @@ def training_batches(recipe: Recipe, data: Dataset, seed: int) -> Batches:
 def evaluation_batches(recipe: Recipe, data: Dataset) -> dict[str, Batches]:
     """Return the plain batches of the test images and of the first `eval_train` training images."""
     train = data.train.limited(min(recipe.eval_train, len(data.train)))
-    size = max(recipe.batch_size, 250)
-    return {
-        name: Batches(split, size, data.mean, data.std, shuffle=False, drop_last=False)
-        for name, split in (("test", data.test), ("train", train))
-    }
+    return {name: _plain_batches(recipe, data, split) for name, split in (("test", data.test), ("train", train))}
+
+
+def between_batches(recipe: Recipe, data: Dataset) -> Batches:
+    """Return the plain batches of the test images that evaluations within an epoch take."""
+    return _plain_batches(recipe, data, data.test.limited(min(BETWEEN_IMAGES, len(data.test))))
+
+
+def _plain_batches(recipe: Recipe, data: Dataset, split: Source) -> Batches:
+    side = data.image_shape[1]
+    size = max(recipe.batch_size, min(1_000, 256_000 // side**2))  # small images in larger batches
+    return Batches(split, size, data.mean, data.std, shuffle=False, drop_last=False)
 
 
 def build_model(recipe: Recipe, image_shape: tuple[int, int, int], num_classes: int, seed: int) -> nn.Module:

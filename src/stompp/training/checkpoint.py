@@ -19,7 +19,7 @@ import torch
 
 from stompp.errors import UsageError
 
-VERSION = 1
+VERSION = 2
 
 
 def save(path: Path, state: dict[str, Any]) -> None:

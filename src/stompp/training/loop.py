@@ -32,6 +32,7 @@ from stompp.recipes.schema import Recipe
 from . import checkpoint
 from .build import (
     autocast,
+    between_batches,
     build_data,
     build_freezer,
     build_model,
@@ -88,6 +89,9 @@ class Training:
         data = build_data(recipe, options, device)
         self.batches = training_batches(recipe, data, options.seed)
         self.evaluations = evaluation_batches(recipe, data)
+        self.between_images = between_batches(recipe, data)
+        steps, parts = len(self.batches), recipe.evals_per_epoch
+        self.between_steps = {steps * k // parts for k in range(1, parts)} - {0}
         model = build_model(recipe, data.image_shape, data.num_classes, options.seed)
         self.started_from = None
         if recipe.init_from is not None and not checkpoint.exists(folder.checkpoint_file):
@@ -126,6 +130,8 @@ class Training:
                             saved = time.monotonic()
                             self.times.begin(self.t)
                         self._step(images, labels, epoch)
+                        if self.t % len(self.batches) in self.between_steps:
+                            self._evaluate_between()
                     self._refuse_nan()
                     row = self._evaluate(epoch)
                     metrics.append(row)
@@ -171,7 +177,7 @@ class Training:
         self.images_here += len(labels)
         if t % self.options.monitor_every == 0:
             self._refuse_nan()
-            rate = self.images_here / max(time.monotonic() - self.epoch_began, 1e-9)
+            rate = self.images_here / max(time.monotonic() - self.epoch_began - self.evaluation_seconds, 1e-9)
             self.screen.step(t, epoch, loss.item(), self.freezer, rate)
         self.times.begin(t + 1)
 
@@ -179,8 +185,10 @@ class Training:
         self.loss_sum = torch.zeros((), dtype=torch.float64, device=self.device)
         self.right = torch.zeros((), dtype=torch.int64, device=self.device)
         self.bad_step = torch.tensor(-1, device=self.device)
+        self.between: list[dict[str, float]] = []  # evaluations within this epoch
         self.images_here = 0  # seen by this process in this epoch
         self.epoch_began = time.monotonic()
+        self.evaluation_seconds = 0.0  # of that time
         self.times.begin(self.t)
 
     def _refuse_nan(self) -> None:
@@ -204,9 +212,19 @@ class Training:
             f"{self.recipe.lr:g}); {kept}. Try a lower --lr"
         )
 
+    def _evaluate_between(self) -> None:
+        """Note the test accuracy within an epoch: a site's window is often shorter than one."""
+        began = time.monotonic()
+        scores = both_views(
+            self.model, self.between_images, autocast=self.autocast, recalibration=self._recalibration()
+        )
+        self.between.append({"step": self.t, **{view: round(s.accuracy, 3) for view, s in scores.items()}})
+        self.evaluation_seconds += time.monotonic() - began
+        self.times.begin(self.t)
+
     def _evaluate(self, epoch: int) -> dict[str, Any]:
         """Return the epoch's line for metrics.jsonl."""
-        seconds = time.monotonic() - self.epoch_began
+        seconds = time.monotonic() - self.epoch_began - self.evaluation_seconds
         steps = len(self.batches)
         recalibration = self._recalibration()
         began = time.monotonic()
@@ -225,6 +243,7 @@ class Training:
             "loss": self.loss_sum.item() / steps,
             "accuracy": 100.0 * self.right.item() / (steps * self.batches.batch_size),
             **scores,
+            **({"between": self.between} if self.between else {}),
             "sites": {site.name: round(site.fraction, 4) for site in self.freezer.sites},
             "moving": [site.name for site, _ in self.freezer.moving],
             "flips": {name: _short(ratio) for name, ratio in self.flips.look().items()},
@@ -234,7 +253,7 @@ class Training:
             },
             "images_per_second": round(self.images_here / max(seconds, 1e-9), 1),
             "seconds": round(seconds, 2),
-            "evaluation_seconds": round(time.monotonic() - began, 2),
+            "evaluation_seconds": round(self.evaluation_seconds + time.monotonic() - began, 2),
             "time": self.times.shares(),
         }
 
@@ -252,6 +271,7 @@ class Training:
             "flips": self.flips.state_dict(),
             "loss_sum": self.loss_sum,
             "right": self.right,
+            "between": self.between,
             "rng": torch.get_rng_state(),
             "metrics_length": metrics_length,
         }
@@ -272,7 +292,7 @@ class Training:
         if self.ovsw is not None:
             self.ovsw.load_state_dict(state["ovsw"])
         self.flips.load_state_dict(state["flips"])
-        self.loss_sum, self.right = state["loss_sum"], state["right"]
+        self.loss_sum, self.right, self.between = state["loss_sum"], state["right"], state["between"]
         torch.set_rng_state(state["rng"].cpu())
         self.t = int(state["t"])
         self.times.begin(self.t)
