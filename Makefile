@@ -5,7 +5,7 @@ VENV ?= .venv
 BIN = $(VENV)/bin
 INSTALLED = $(VENV)/.installed
 
-.PHONY: help demo check format lint types test test-slow kernels results clean
+.PHONY: help demo check format lint types test test-slow kernels sanitize results clean
 
 help:  ## say what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 14
@@ -28,6 +28,17 @@ $(KERNELS): $(INSTALLED) kernels/pyproject.toml kernels/CMakeLists.txt $(wildcar
 	@touch $@
 
 kernels: $(KERNELS)  ## compile and install the kernels for packed nets
+
+# LeakSanitizer reports what CPython itself keeps; the fuzz target measures memory instead.
+SANITIZED = build/sanitized
+FUZZ_FILES ?= 10000
+sanitize: $(INSTALLED)  ## kernel tests and the fuzz target with the kernels under ASan and UBSan; FUZZ_FILES=100000 for all
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --upgrade --target $(SANITIZED) \
+	  -C cmake.define.STOMPP_SANITIZE=ON -C build-dir=$(SANITIZED)-objects ./kernels
+	export LD_PRELOAD="$$(gcc -print-file-name=libasan.so) $$(gcc -print-file-name=libstdc++.so)" \
+	  ASAN_OPTIONS=detect_leaks=0:quarantine_size_mb=16 UBSAN_OPTIONS=print_stacktrace=1 PYTHONPATH=$(SANITIZED) && \
+	$(BIN)/python -m pytest tests/test_deploy_kernels.py tests/test_deploy_format.py tests/test_deploy_runtime.py && \
+	$(BIN)/python tests/fuzz_packed.py --files $(FUZZ_FILES) --seed 1
 
 demo: $(KERNELS)  ## train float, STE and StoMPP nets on bundled digits, explained; report and packed net in demo/
 	$(BIN)/stompp demo --out demo

@@ -11,57 +11,22 @@ import numpy as np
 import pytest
 
 from deploy_graphs import random_graph
+from packed_damage import joined, sealed, split, tiny
 from stompp.deploy import format
 from stompp.deploy.graph import Graph
 from stompp.deploy.nodes import Conv, Sign
 from stompp.errors import UsageError
 
 
-def tiny() -> Graph:
-    """Three features, the sign of each, two sums of them, scaled."""
-    return Graph(
-        input=(3,),
-        output=(2,),
-        result="y",
-        nodes=(
-            Sign("input", "s"),
-            Conv("binary", "s", 2, "w", mul="m", bias="b", floats="y"),
-        ),
-        arrays={
-            "w": np.array([[[[1, 0, 1]]], [[[0, 1, 1]]]], bool),
-            "m": np.array([0.5, 2.0], np.float32),
-            "b": np.array([0.0, -1.0], np.float32),
-        },
-        meta={"name": "tiny"},
-    )
-
-
-def sealed(data: bytes | bytearray) -> bytes:
-    """The same bytes with length and checksum made right, so that what is behind them is reached."""
-    data = bytearray(data)
-    magic, version, header, _, _ = format.PREFIX.unpack_from(data)
-    format.PREFIX.pack_into(data, 0, magic, version, header, len(data), bytes(32))
-    format.PREFIX.pack_into(data, 0, magic, version, header, len(data), format.checksum(data))
-    return bytes(data)
-
-
 def with_header(text: bytes | str | dict, graph: Graph | None = None) -> bytes:
     """A file with another header and the arrays of `graph`."""
-    data = format.encode(graph or tiny())
-    _, _, length, _, _ = format.PREFIX.unpack_from(data)
-    blocks = data[-(-(format.PREFIX.size + length) // 64) * 64 :]
+    _, blocks = split(format.encode(graph or tiny()))
     text = json.dumps(text) if isinstance(text, dict) else text
-    text = text.encode() if isinstance(text, str) else text
-    prefix = bytearray(format.PREFIX.size)
-    format.PREFIX.pack_into(prefix, 0, format.MAGIC, format.VERSION, len(text), 0, bytes(32))
-    padding = bytes(-(format.PREFIX.size + len(text)) % 64)
-    return sealed(bytes(prefix) + text + padding + blocks)
+    return joined(text.encode() if isinstance(text, str) else text, blocks)
 
 
 def header(graph: Graph | None = None) -> dict:
-    data = format.encode(graph or tiny())
-    _, _, length, _, _ = format.PREFIX.unpack_from(data)
-    return json.loads(data[format.PREFIX.size : format.PREFIX.size + length])
+    return json.loads(split(format.encode(graph or tiny()))[0])
 
 
 def assert_same(a: Graph, b: Graph) -> None:
@@ -239,53 +204,3 @@ def test_bits_and_numbers_that_must_not_be() -> None:
     data[-20] = 1
     with pytest.raises(UsageError, match="not zero"):
         format.decode(sealed(data))
-
-
-def mutate(data: bytes, rng: np.random.Generator) -> bytes:
-    """A file damaged somewhere, mostly in its header, with length and checksum made right most of the time."""
-    changed = bytearray(data)
-    for _ in range(int(rng.integers(1, 4))):
-        at = int(rng.integers(0, len(changed) if rng.random() < 0.3 else min(len(changed), 900)))
-        move = int(rng.integers(0, 5))
-        if move == 0:
-            changed[at] ^= 1 << int(rng.integers(0, 8))
-        elif move == 1:
-            changed[at] = int(rng.choice(list(b'0123456789-.,:[]{}"etn')))
-        elif move == 2:
-            del changed[at : at + int(rng.integers(1, 9))]
-        elif move == 3:
-            changed[at:at] = bytes(rng.integers(48, 58, int(rng.integers(1, 9)), dtype=np.uint8))
-        else:
-            other = int(rng.integers(0, len(changed)))
-            changed[at : at + 8] = changed[other : other + 8]
-    return sealed(changed) if len(changed) >= format.PREFIX.size and rng.random() < 0.9 else bytes(changed)
-
-
-def fuzz(files: int, seed: int) -> int:
-    """Decodes damaged files and runs those that are still networks; returns how many were."""
-    from stompp.deploy.runtime import PackedNet
-
-    rng = np.random.default_rng(seed)
-    graphs = [tiny(), *(random_graph(np.random.default_rng(i)) for i in range(8))]
-    originals = [format.encode(graph) for graph in graphs]
-    accepted = 0
-    for i in range(files):
-        try:
-            graph = format.decode(mutate(originals[i % len(originals)], rng))
-            if np.prod(graph.input) < 1e5:
-                PackedNet(graph, threads=1)(np.zeros((1, *graph.input), np.float32))
-            accepted += 1
-        except UsageError:
-            pass
-    return accepted
-
-
-@pytest.mark.filterwarnings("ignore:stompp-kernels is not installed:RuntimeWarning")
-def test_damaged_files_do_no_harm() -> None:
-    assert 0 < fuzz(2_000, seed=0) < 1_500
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:stompp-kernels is not installed:RuntimeWarning")
-def test_many_damaged_files_do_no_harm() -> None:
-    assert fuzz(100_000, seed=1) > 0
