@@ -21,6 +21,7 @@ from stompp.errors import UsageError
 from stompp.recipes import all_recipes
 from stompp.recipes.schema import Recipe
 
+from .distributed import ALONE, Ranks, share_of
 from .folder import RunFolder
 from .options import MachineOptions
 
@@ -34,36 +35,41 @@ def build_data(recipe: Recipe, options: MachineOptions, device: torch.device) ->
     )
 
 
-def training_batches(recipe: Recipe, data: Dataset, seed: int) -> Batches:
-    """Return the shuffled, augmented training batches."""
+def training_batches(recipe: Recipe, data: Dataset, seed: int, ranks: Ranks = ALONE) -> Batches:
+    """Return the shuffled, augmented training batches, or this rank's share of each."""
     if recipe.batch_size > len(data.train):
         raise UsageError(
             f"batch_size is {recipe.batch_size}, and {recipe.data} has {len(data.train)} training images"
             f"{'' if recipe.limit_train is None else ' with this limit_train'}; write a smaller --batch-size"
         )
     augment = Augment(crop_pad=recipe.crop_pad, flip=recipe.flip, resized_crop=recipe.resized_crop)
-    return Batches(data.train, recipe.batch_size, data.mean, data.std, augment=augment, seed=seed)
+    share = share_of(recipe.batch_size, ranks)
+    return Batches(
+        data.train, share, data.mean, data.std, augment=augment, seed=seed, rank=ranks.rank, world=ranks.size
+    )
 
 
-def evaluation_batches(recipe: Recipe, data: Dataset) -> dict[str, Batches]:
-    """Return the plain batches of the test images and of the first `eval_train` training images."""
+def evaluation_batches(recipe: Recipe, data: Dataset, ranks: Ranks = ALONE) -> dict[str, Batches]:
+    """Return the plain batches of the test images and of the first `eval_train` training images (a rank's share)."""
     train = data.train.limited(min(recipe.eval_train, len(data.train)))
-    return {name: _plain_batches(recipe, data, split) for name, split in (("test", data.test), ("train", train))}
+    splits = (("test", data.test), ("train", train))
+    return {name: _plain_batches(recipe, data, split, ranks) for name, split in splits}
 
 
-def between_batches(recipe: Recipe, data: Dataset) -> Batches:
+def between_batches(recipe: Recipe, data: Dataset, ranks: Ranks = ALONE) -> Batches:
     """Return the plain batches of the test images that evaluations within an epoch take."""
-    return _plain_batches(recipe, data, data.test.limited(min(BETWEEN_IMAGES, len(data.test))))
+    return _plain_batches(recipe, data, data.test.limited(min(BETWEEN_IMAGES, len(data.test))), ranks)
 
 
-def _plain_batches(recipe: Recipe, data: Dataset, split: Source) -> Batches:
+def _plain_batches(recipe: Recipe, data: Dataset, split: Source, ranks: Ranks) -> Batches:
     side = data.image_shape[1]
     size = max(recipe.batch_size, min(1_000, 256_000 // side**2))  # small images in larger batches
-    return Batches(split, size, data.mean, data.std, shuffle=False, drop_last=False)
+    return Batches(split, size, data.mean, data.std, shuffle=False, drop_last=False, rank=ranks.rank, world=ranks.size)
 
 
 def build_model(recipe: Recipe, image_shape: tuple[int, int, int], num_classes: int, seed: int) -> nn.Module:
-    """Build the recipe's model with weights drawn from the seed, and prepare it."""
+    """Build the recipe's model with weights drawn from the seed, and prepare it; set the precision that it runs in."""
+    allow_tf32(recipe.precision == "tf32")
     channels = image_shape[0]
     accepted = inspect.signature(models.MODELS[recipe.model]).parameters
     arguments: dict[str, Any] = {"num_classes": num_classes}
@@ -99,6 +105,12 @@ def build_optimizer(recipe: Recipe, model: nn.Module) -> torch.optim.Optimizer:
 def autocast(recipe: Recipe) -> torch.dtype | None:
     """Return the type that the recipe's forward passes run in, or None for the weights' own."""
     return torch.bfloat16 if recipe.precision == "bf16" else None
+
+
+def allow_tf32(allowed: bool) -> None:
+    """Let an NVIDIA GPU round the factors of float32 products to TF32's 10 bits, or not; cuDNN would do it unasked."""
+    torch.backends.cudnn.allow_tf32 = allowed
+    torch.set_float32_matmul_precision("high" if allowed else "highest")
 
 
 def build_freezer(recipe: Recipe, model: nn.Module, steps_per_epoch: int, seed: int) -> Freezer:

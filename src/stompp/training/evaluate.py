@@ -15,6 +15,8 @@ from stompp.core.freeze import fully_binary, sites
 from stompp.core.trace import evaluating
 from stompp.data import Batches
 
+from .distributed import ALONE, Ranks
+
 BatchesOfImages = Iterable[tuple[Tensor, Tensor]]
 
 
@@ -26,8 +28,10 @@ class Score:
     accuracy: float
 
 
-def evaluate(model: nn.Module, batches: BatchesOfImages, *, autocast: torch.dtype | None = None) -> Score:
-    """Score the model as it is now on every image once."""
+def evaluate(
+    model: nn.Module, batches: BatchesOfImages, *, autocast: torch.dtype | None = None, ranks: Ranks = ALONE
+) -> Score:
+    """Score the model as it is now on every image once; each rank brings its share of them."""
     loss = torch.zeros((), dtype=torch.float64)
     right = torch.zeros((), dtype=torch.int64)
     count = 0
@@ -39,7 +43,8 @@ def evaluate(model: nn.Module, batches: BatchesOfImages, *, autocast: torch.dtyp
             loss += F.cross_entropy(logits, labels, reduction="sum").double().cpu()
             right += (logits.argmax(1) == labels).sum().cpu()
             count += len(labels)
-    return Score(loss.item() / count, 100.0 * right.item() / count)
+    loss, right, images = ranks.total(torch.tensor([loss, right, count], dtype=torch.float64)).tolist()
+    return Score(loss / images, 100.0 * right / images)
 
 
 def both_views(
@@ -48,17 +53,18 @@ def both_views(
     *,
     autocast: torch.dtype | None = None,
     recalibration: BatchesOfImages | None = None,
+    ranks: Ranks = ALONE,
 ) -> dict[str, Score]:
     """Score the current and the binary view; where they are the same net, it is scored once.
 
     recalibration: training batches to estimate BatchNorm statistics from, for the binary view alone.
     """
-    current = evaluate(model, batches.epoch(0), autocast=autocast)
+    current = evaluate(model, batches.epoch(0), autocast=autocast, ranks=ranks)
     same = all(site.phase == "frozen" for site in sites(model, scheduled=False))
     if same and recalibration is None:
         return {"current": current, "binary": current}
     with fully_binary(model), recalibrated(model, recalibration):
-        binary = evaluate(model, batches.epoch(0), autocast=autocast)
+        binary = evaluate(model, batches.epoch(0), autocast=autocast, ranks=ranks)
     return {"current": current, "binary": binary}
 
 
