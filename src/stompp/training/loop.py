@@ -26,7 +26,7 @@ from torch.nn import functional as F
 from stompp.core.diagnose import GradientFlow, SignFlips
 from stompp.core.ovsw import OvSW
 from stompp.core.proof import assert_binary
-from stompp.errors import UsageError
+from stompp.errors import Diverged
 from stompp.recipes.schema import Recipe
 
 from . import checkpoint
@@ -202,12 +202,12 @@ class Training:
             if not value.isfinite().all():
                 raise self._diverged(repr(name), self.t - 1)
 
-    def _diverged(self, what: str, t: int) -> UsageError:
+    def _diverged(self, what: str, t: int) -> Diverged:
         if checkpoint.exists(self.folder.checkpoint_file):
             kept = f"the last good checkpoint in {self.folder.path} stays"
         else:
             kept = "there is no checkpoint yet"
-        return UsageError(
+        return Diverged(
             f"{what} is not finite at step {t} of {self.total} ({describe_moving(self.freezer, t)}, learning rate "
             f"{self.recipe.lr:g}); {kept}. Try a lower --lr"
         )
