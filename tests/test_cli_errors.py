@@ -111,7 +111,7 @@ TRAIN = f"train {NAME} --no-tensorboard --device cpu --runs unused"
         (f"{TRAIN} --crop-pad -1", "crop_pad is -1; it must be at least 0"),
         (f"{TRAIN} --model resnet19", "model is 'resnet19'; known are resnet18"),
         (f"{TRAIN} --data mnist", "data is 'mnist'; known are digits"),
-        (f"{TRAIN} --model resnet18 --width 8", "width is for CIFAR ResNets; model 'resnet18' has a fixed width"),
+        (f"{TRAIN} --model resnet18 --width 8", "width is for CIFAR ResNets and Bi-Real nets; model 'resnet18' has a fixed width"),
         (f"{TRAIN} --model resnet18", "model 'resnet18' takes images of 3 channels and data 'digits' has 1"),
         (f"{TRAIN} --granularity epoch --epochs 5", "5 epochs are too few for 13 sites at one epoch each: "),
         (f"{TRAIN} --epochs 1 --batch-size 700", "2 steps are too few for 13 sites"),
@@ -267,7 +267,7 @@ def damage_pickle(run: Path) -> None:
 @pytest.mark.parametrize(
     "damage, told",
     [
-        (damage_version, "is a checkpoint of version 99, and this stompp reads version 1: use"),
+        (damage_version, "is a checkpoint of version 99, and this stompp reads version 2: use"),
         (damage_both, "checkpoint.prev.pt is damaged (File is not a zip file); move the run folder away to start anew"),
         (damage_pickle, "checkpoint.pt is damaged (Weights only load failed"),
         (damage_recipe, "recipe.json is damaged, or of another version (epochs is 0; it must be at least 1)"),

@@ -57,7 +57,7 @@ class OvSW:
             weight = layer.weight
             signs = weight >= 0
             self._flips[name].lerp_((signs != self._signs[name]).to(weight.dtype), 1.0 - self.momentum)
-            self._signs[name] = signs
+            self._signs[name].copy_(signs)
             if weight.grad is not None:
                 site = layer.site
                 assert site is not None

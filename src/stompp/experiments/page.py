@@ -17,8 +17,8 @@ from .payload import slots
 from .results import Gain, Group, Row, Score
 from .runs import Found, Run
 
-PARTS = ("data", "masks", "forward", "backward", "optimizer", "evaluation")  # of an epoch's time, each with a colour
-_PART_SLOTS = (3, 4, 0, 1, 2, 5)
+# Parts of an epoch's time, each with a colour. A CUDA graph is forward, backward and optimizer in one.
+PARTS = {"data": 3, "masks": 4, "forward": 0, "backward": 1, "optimizer": 2, "graph": 6, "evaluation": 5}
 MOST_FACTS = 4  # different values shown of each, such as of commits
 _STRIP_WIDTH, _STRIP_MARGIN = 270, 12
 
@@ -61,9 +61,11 @@ def results(groups: list[Group]) -> str:
 
 def time(groups: list[Group]) -> str:
     """Return where an epoch's time goes, a bar per recipe."""
-    slots = zip(PARTS, _PART_SLOTS)
+    spent = [_epoch_seconds(row.runs) for group in groups for row in group.rows]
+    used = {p: slot for p, slot in PARTS.items() if p != "graph" or any(parts[p] for parts in spent)}
+    slots = used.items()
     keys = "".join(f'<li><svg viewBox="0 0 12 12" aria-hidden="true">{_square(s)}</svg>{p}</li>' for p, s in slots)
-    tables = "".join(_time_table(group) for group in groups)
+    tables = "".join(_time_table(group, used) for group in groups)
     return (
         "<p>Mean over all epochs of all runs of a recipe. Bars are to one scale within a net. Runs that shared a "
         f'machine with others are slower for it.</p><ul class="key">{keys}</ul>{tables}'
@@ -234,23 +236,23 @@ def _place(value: float, top: float) -> float:
     return _STRIP_MARGIN + (_STRIP_WIDTH - 2 * _STRIP_MARGIN) * value / top
 
 
-def _time_table(group: Group) -> str:
+def _time_table(group: Group, used: dict[str, int]) -> str:
     """Return seconds per epoch and their split, as a table whose bars are to one scale."""
     lines = [(row, _epoch_seconds(row.runs)) for row in group.rows if any(run.epochs for run in row.runs)]
     longest = max((sum(parts.values()) for _, parts in lines), default=0.0)
     if not longest:
         return ""
-    head = "".join(f'<th scope="col">{p}</th>' for p in PARTS)
+    head = "".join(f'<th scope="col">{p}</th>' for p in used)
     rows = []
     for row, parts in lines:
         total = sum(parts.values())
         rate = [e.images_per_second for run in row.runs for e in run.epochs if e.images_per_second]
         x, bars = 0.0, []
-        for part, slot in zip(PARTS, _PART_SLOTS):
+        for part, slot in used.items():
             width = 100 * parts[part] / longest
             bars.append(f'<rect class="f{slot}" x="{x:.2f}" y="0" width="{width:.2f}" height="10"/>')
             x += width
-        cells = "".join(f"<td>{100 * parts[p] / (total or 1):.0f} %</td>" for p in PARTS)
+        cells = "".join(f"<td>{100 * parts[p] / (total or 1):.0f} %</td>" for p in used)
         box = 'viewBox="0 0 100 10" preserveAspectRatio="none" aria-hidden="true"'
         bar = f'<svg class="split" {box}>{"".join(bars)}</svg>'
         speed = f"{sum(rate) / len(rate):,.0f}" if rate else "–"

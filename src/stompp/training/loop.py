@@ -26,7 +26,7 @@ from torch.nn import functional as F
 from stompp.core.diagnose import GradientFlow, SignFlips
 from stompp.core.ovsw import OvSW
 from stompp.core.proof import assert_binary
-from stompp.errors import Diverged
+from stompp.errors import Diverged, UsageError
 from stompp.recipes.schema import Recipe
 
 from . import checkpoint
@@ -43,6 +43,7 @@ from .build import (
 )
 from .evaluate import both_views, recalibrated
 from .folder import RunFolder, environment, write_atomically
+from .graphs import StepGraph
 from .monitor import Metrics, Screen, TensorBoard, TimeSplit, describe_moving
 from .options import RunOptions
 
@@ -105,6 +106,7 @@ class Training:
         self.flips = SignFlips(self.model)
         self.autocast = autocast(recipe)
         self.forward = self._compiled() if options.compile else self.model
+        self.graph = self._graphed() if options.cuda_graphs else None
         self.total = recipe.epochs * len(self.batches)
         self.screen = Screen(recipe, self.total, console)
         self.times = TimeSplit(device, options.monitor_every)
@@ -153,13 +155,35 @@ class Training:
         self.times.lap("data")
         self.freezer.step(t)
         self.times.lap("masks")
-        with GradientFlow(self.model) if last_of_epoch else nullcontext() as flow:
-            with torch.autocast(self.device.type, dtype=self.autocast) if self.autocast else nullcontext():
-                # compiled code does not see hooks that come later, so the step that is watched runs eagerly
-                logits = (self.model if last_of_epoch else self.forward)(images)
-                loss = F.cross_entropy(logits, labels, label_smoothing=self.recipe.label_smoothing)
-            self.times.lap("forward")
-            loss.backward()
+        if last_of_epoch:  # compiled or recorded code does not see hooks that come later
+            with GradientFlow(self.model) as flow:
+                loss, right = self._learn(images, labels, self.model, flow)
+        elif self.graph is not None:
+            loss, right = self.graph(images, labels)
+            self.times.lap("graph")
+        else:
+            loss, right = self._learn(images, labels, self.forward)
+        self.loss_sum += loss.double()
+        self.right += right
+        # the first step with a bad loss, kept on the device so that no step has to wait to look at it
+        self.bad_step = torch.where((self.bad_step < 0) & ~loss.isfinite(), t, self.bad_step)
+        self.t += 1
+        self.images_here += len(labels)
+        if t % self.options.monitor_every == 0:
+            self._refuse_nan()
+            rate = self.images_here / max(time.monotonic() - self.epoch_began - self.evaluation_seconds, 1e-9)
+            self.screen.step(t, epoch, loss.item(), self.freezer, rate)
+        self.times.begin(t + 1)
+
+    def _learn(
+        self, images: torch.Tensor, labels: torch.Tensor, forward: Any, flow: GradientFlow | None = None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Forward, backward, optimizer; return the loss and how many answers were right."""
+        with torch.autocast(self.device.type, dtype=self.autocast) if self.autocast else nullcontext():
+            logits = forward(images)
+            loss = F.cross_entropy(logits, labels, label_smoothing=self.recipe.label_smoothing)
+        self.times.lap("forward")
+        loss.backward()
         self.times.lap("backward")
         if flow is not None:
             self.flow = {row.name: row for row in flow.layers()}
@@ -169,17 +193,7 @@ class Training:
         self.optimizer.zero_grad(set_to_none=True)
         self.times.lap("optimizer")
         with torch.no_grad():
-            self.loss_sum += loss.detach().double()
-            self.right += (logits.argmax(1) == labels).sum()
-            # the first step with a bad loss, kept on the device so that no step has to wait to look at it
-            self.bad_step = torch.where((self.bad_step < 0) & ~loss.detach().isfinite(), t, self.bad_step)
-        self.t += 1
-        self.images_here += len(labels)
-        if t % self.options.monitor_every == 0:
-            self._refuse_nan()
-            rate = self.images_here / max(time.monotonic() - self.epoch_began - self.evaluation_seconds, 1e-9)
-            self.screen.step(t, epoch, loss.item(), self.freezer, rate)
-        self.times.begin(t + 1)
+            return loss.detach(), (logits.argmax(1) == labels).sum()
 
     def _start_epoch_sums(self) -> None:
         self.loss_sum = torch.zeros((), dtype=torch.float64, device=self.device)
@@ -343,6 +357,18 @@ class Training:
                         "the last bits from an uninterrupted run's"
                     )
         write_atomically(self.folder.env_file, _json(found))
+
+    def _graphed(self) -> StepGraph:
+        if self.device.type != "cuda" or self.options.compile or self.recipe.optimizer != "sgd":
+            raise UsageError(
+                "cuda_graphs records steps with sgd on a CUDA device, without --compile; leave out --cuda-graphs"
+            )
+
+        def learn(images: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            with self.times.paused():  # a recording must not wait for the device
+                return self._learn(images, labels, self.model)
+
+        return StepGraph(learn, self.freezer.sites)
 
     def _compiled(self) -> Any:
         # Every phase change of a site is a new graph, compiled once; dynamo gives up after 8 unless told of it.

@@ -44,6 +44,13 @@ class TimeSplit:
             self._seconds[part] = self._seconds.get(part, 0.0) + now - self._last
             self._last = now
 
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Take no laps inside."""
+        active, self._active = self._active, False
+        yield
+        self._active = active
+
     def shares(self) -> dict[str, float]:
         """Return each part's share since the last call."""
         total = sum(self._seconds.values()) or 1.0
