@@ -20,17 +20,18 @@ from stompp.errors import UsageError
 class _Entry(NamedTuple):
     image_shape: tuple[int, int, int]
     num_classes: int
+    train_images: int
     read: Callable[[Path, bool], Dataset]  # (root, download)
 
 
 _ENTRIES = {
-    "digits": _Entry((1, 8, 8), 10, lambda root, download: digits.read_digits()),
-    "cifar10": _Entry((3, 32, 32), 10, partial(cifar.read_cifar, cifar.CIFAR10)),
-    "cifar100": _Entry((3, 32, 32), 100, partial(cifar.read_cifar, cifar.CIFAR100)),
-    "cifar10-16": _Entry((3, 16, 16), 10, partial(cifar.read_cifar, cifar.CIFAR10, halve=True)),
-    "cifar100-16": _Entry((3, 16, 16), 100, partial(cifar.read_cifar, cifar.CIFAR100, halve=True)),
-    "fashion-mnist": _Entry((1, 28, 28), 10, fashion.read_fashion),
-    "imagenet": _Entry((3, 224, 224), 1000, lambda root, download: imagenet.read_imagenet(root)),
+    "digits": _Entry((1, 8, 8), 10, 1_437, lambda root, download: digits.read_digits()),
+    "cifar10": _Entry((3, 32, 32), 10, 50_000, partial(cifar.read_cifar, cifar.CIFAR10)),
+    "cifar100": _Entry((3, 32, 32), 100, 50_000, partial(cifar.read_cifar, cifar.CIFAR100)),
+    "cifar10-16": _Entry((3, 16, 16), 10, 50_000, partial(cifar.read_cifar, cifar.CIFAR10, halve=True)),
+    "cifar100-16": _Entry((3, 16, 16), 100, 50_000, partial(cifar.read_cifar, cifar.CIFAR100, halve=True)),
+    "fashion-mnist": _Entry((1, 28, 28), 10, 60_000, fashion.read_fashion),
+    "imagenet": _Entry((3, 224, 224), 1000, 1_281_167, lambda root, download: imagenet.read_imagenet(root)),
 }
 
 
@@ -50,6 +51,15 @@ def shape_of(name: str) -> tuple[tuple[int, int, int], int]:
     ((3, 16, 16), 100)
     """
     return _entry(name)[:2]
+
+
+def train_images_of(name: str) -> int:
+    """Gives the number of training images of a data set without reading it.
+
+    >>> train_images_of("digits")
+    1437
+    """
+    return _entry(name).train_images
 
 
 def load(

@@ -48,6 +48,8 @@ class Executor(Protocol):
 
     slots: int
     """how many runs it takes at once"""
+    queues: bool
+    """whether what it takes may wait for a machine of the cluster before it runs"""
 
     def start(self, runs: Sequence[Start]) -> None:
         """Start runs."""
@@ -67,6 +69,8 @@ class Executor(Protocol):
 
 class LocalProcesses:
     """A process per run, forked from a server that has imported PyTorch already."""
+
+    queues = False
 
     def __init__(self, parallel: int, *, tensorboard: bool = False) -> None:
         if parallel < 1:

@@ -18,6 +18,7 @@ from __future__ import annotations
 import signal
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -28,6 +29,7 @@ from typing import Literal
 from rich.console import Console
 
 from stompp import recipes
+from stompp.data.catalog import train_images_of
 from stompp.errors import UsageError
 from stompp.recipes.schema import Recipe, differences
 from stompp.training.folder import RunFolder
@@ -40,6 +42,7 @@ from .timeleft import Tracked, read_progress
 
 State = Literal["finished", "unfinished", "new", "failed", "foreign", "in use"]
 TO_DO = ("unfinished", "new")
+ACTIVE = ("running", "queued")
 
 
 @dataclass(frozen=True)
@@ -170,6 +173,35 @@ def run(
     return grid.run(deadline)
 
 
+def dry_run(jobs: Sequence[Job], runs: Path, console: Console | None = None) -> list[Planned]:
+    """Print what `run` would do, and do nothing."""
+    console = console or Console()
+    planned = plan(jobs, runs)
+    counts = Counter(p.state for p in planned)
+    steps = {p.job: steps_left(p) for p in planned if p.state in TO_DO}
+    for p in planned:
+        told = f"{steps[p.job]:,d} steps" if p.job in steps else ""
+        told += f" after epoch {p.epochs}" if p.state == "unfinished" else ""
+        console.print(
+            f"{p.state:10s}  {p.job}: {told or p.note or 'nothing to do'}",
+            highlight=False,
+            markup=False,
+            soft_wrap=True,
+        )
+    told = ", ".join(f"{count} {state}" for state, count in counts.items())
+    console.print(
+        f"{len(planned)} runs: {told}; {sum(steps.values()):,d} steps to train", highlight=False, soft_wrap=True
+    )
+    return planned
+
+
+def steps_left(planned: Planned) -> int:
+    """Return how many steps a run has to go, without looking at its data."""
+    recipe = planned.job.recipe
+    images = recipe.limit_train or train_images_of(recipe.data)
+    return (recipe.epochs - planned.epochs) * (images // recipe.batch_size)
+
+
 class Grid:
     """The jobs while they are carried out."""
 
@@ -191,7 +223,7 @@ class Grid:
             state = "waiting" if p.state in TO_DO or p.job in self._retry else p.state
             note = p.note if state == p.state else ""
             self._tracked[p.job] = Tracked(str(p.job), p.job.recipe, p.job.folder(runs), state, note, p.epochs)
-        self._screen = Screen(list(self._tracked.values()), executor.slots, console)
+        self._screen = Screen(list(self._tracked.values()), None if executor.queues else executor.slots, console)
         self._stopped_by: int | None = None
 
     def run(self, deadline: float | None = None) -> Outcome:
@@ -202,7 +234,7 @@ class Grid:
                 while True:
                     if self._stopped_by is None:
                         self._start_ready()
-                    if not any(t.state == "running" for t in self._tracked.values()):
+                    if not any(t.state in ACTIVE for t in self._tracked.values()):
                         break
                     for ended in self._executor.wait(0.5):
                         self._end(ended)
@@ -220,7 +252,7 @@ class Grid:
 
     def _start_ready(self) -> None:
         """Start as many runs as there is room for, each after another look at its folder."""
-        room = self._executor.slots - sum(t.state == "running" for t in self._tracked.values())
+        room = self._executor.slots - sum(t.state in ACTIVE for t in self._tracked.values())
         starts: list[Start] = []
         for key, job in enumerate(self._jobs):
             tracked = self._tracked[job]
@@ -231,7 +263,7 @@ class Grid:
             now = look(job, self._runs)
             if now.state in TO_DO or (now.state == "failed" and job in self._retry):
                 tracked.epochs = now.epochs
-                tracked.start()
+                tracked.start(queued=self._executor.queues)
                 self._screen.started(tracked)
                 starts.append(Start(key, job.recipe, replace(self._options, seed=job.seed, runs=self._runs)))
             else:  # another grid has been there meanwhile

@@ -17,13 +17,13 @@ from .timeleft import Speeds, Tracked, duration
 
 PLAIN_EVERY = 60.0  # seconds between two lines on the state of things where there is no terminal
 STYLES = {"running": "cyan", "finished": "green", "failed": "red", "blocked": "red", "foreign": "red"}
-ORDER = ("running", "finished", "failed", "blocked", "foreign", "in use", "stopped", "waiting")
+ORDER = ("running", "queued", "finished", "failed", "blocked", "foreign", "in use", "stopped", "waiting")
 
 
 class Screen:
     """The runs of a grid, for a person."""
 
-    def __init__(self, runs: list[Tracked], slots: int, console: Console | None = None) -> None:
+    def __init__(self, runs: list[Tracked], slots: int | None, console: Console | None = None) -> None:
         self._runs, self._slots = runs, slots
         self._console = console or Console()
         self._speeds = Speeds(runs)
@@ -34,9 +34,6 @@ class Screen:
     def live(self) -> Iterator[None]:
         """Show the table while inside, if this is a terminal."""
         self.say(f"{len(self._runs)} runs: {self._counts()}")
-        for run in self._runs:
-            if run.state in ("failed", "foreign", "in use"):
-                self.say(f"{run.state:9s} {run.name}: {run.note}")
         if not self._console.is_terminal:
             yield
             return
@@ -62,7 +59,7 @@ class Screen:
     def update(self) -> None:
         """Read how far the runs are and show it."""
         for run in self._runs:
-            if run.state == "running":
+            if run.state in ("running", "queued"):
                 run.look()
         if self._live is not None:
             self._live.update(self._table(), refresh=True)

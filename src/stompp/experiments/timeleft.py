@@ -7,7 +7,7 @@ import json
 import os
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from stompp.training.folder import RunFolder
 
 TAIL = 1 << 16  # bytes of metrics.jsonl to look for the last line in, to begin with
 # A step takes about as long in two recipes that agree in these.
-SPEED = ("model", "width", "data", "limit_train", "batch_size", "eval_train", "precision", "optimizer")
+SPEED = ("model", "width", "data", "limit_train", "batch_size", "eval_train", "precision", "optimizer", "ovsw")
 
 
 @dataclass(frozen=True)
@@ -75,15 +75,20 @@ class Tracked:
     started: float = 0.0  # on the monotonic clock
     looked: float = 0.0  # when the last epoch was seen to be finished
     ended: float = 0.0
-    pace: float | None = field(default=None)  # seconds an epoch took here, with its share of the start
+    pace: float | None = None  # seconds an epoch took here, with its share of the start
+    _log: int = 0  # when the log was last written to, before the start
 
-    def start(self) -> None:
-        """Note that it starts now."""
-        self.state, self.note = "running", ""
+    def start(self, queued: bool = False) -> None:
+        """Note that it starts now, or as soon as there is a machine for it."""
+        self.state, self.note = "queued" if queued else "running", ""
         self.started = self.looked = time.monotonic()
+        self._log = self._log_changed()
 
     def look(self) -> None:
         """Read how far it is."""
+        if self.state == "queued" and self._log_changed() != self._log:
+            self.state = "running"
+            self.started = self.looked = time.monotonic()
         found = read_progress(self.folder.metrics_file)
         if found is None or found == self.progress:
             return
@@ -98,6 +103,12 @@ class Tracked:
         """Note how it ended."""
         self.look()
         self.state, self.note, self.ended = state, note, time.monotonic()
+
+    def _log_changed(self) -> int:
+        try:
+            return self.folder.log_file.stat().st_mtime_ns
+        except OSError:
+            return 0
 
     @property
     def epoch(self) -> int:
@@ -148,10 +159,11 @@ class Speeds:
         seconds = pace * (run.recipe.epochs - run.epoch)
         return max(0.0, seconds - (time.monotonic() - run.looked)) if run.state == "running" else seconds
 
-    def total(self, slots: int) -> TimeLeft:
-        """Return the time until all runs are finished, so many at once."""
+    def total(self, slots: int | None) -> TimeLeft:
+        """Return the time until all runs are finished, so many at once; with None as many as are running now."""
         running = [self.left(run) for run in self._runs if run.state == "running"]
-        waiting = [self.left(run) for run in self._runs if run.state == "waiting"]
+        waiting = [self.left(run) for run in self._runs if run.state in ("queued", "waiting")]
+        slots = max(1, len(running)) if slots is None else slots
         free = [seconds or 0.0 for seconds in running]
         free += [0.0] * min(len(waiting), slots - len(running))
         heapq.heapify(free)
