@@ -16,7 +16,7 @@ import os
 import platform
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,6 @@ import torch
 from stompp._version import __version__
 from stompp.errors import UsageError
 from stompp.recipes.schema import Recipe, differences
-
 
 BEFORE_A_RUN = (".lock", "recipe.json.tmp", "log.txt", "FAILED", "FAILED.tmp")  # all that precedes recipe.json
 
@@ -110,6 +109,19 @@ class RunFolder:
         except (OSError, ValueError):
             return {}
         return found if isinstance(found, dict) else {}
+
+    def write_environment(self, found: dict[str, Any], *, resumed: bool, say: Callable[[str], None]) -> None:
+        """Write env.json, and say what has changed since the run that is resumed."""
+        before = self.read_environment() if resumed else {}
+        if "started_from" in before:
+            found.setdefault("started_from", before["started_from"])
+        for name in ("torch", "cpu", "device", "threads", "processes"):
+            if before and before.get(name) != found[name]:
+                say(
+                    f"note: {name} was {before.get(name)} and is {found[name]} now; the result may differ in the last "
+                    "bits from an uninterrupted run's"
+                )
+        write_atomically(self.env_file, json.dumps(found, indent=2) + "\n")
 
     def refuse_others(self, recipe: Recipe, seed: int) -> None:
         """Refuse a folder that holds another run, or files that are no run; touch nothing."""

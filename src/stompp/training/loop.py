@@ -10,12 +10,9 @@ import hashlib
 import json
 import os
 import signal
-import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, nullcontext
 from dataclasses import asdict, dataclass
-from types import FrameType
 from typing import Any
 
 import torch
@@ -26,6 +23,7 @@ from torch.nn import functional as F
 from stompp.core.diagnose import GradientFlow, SignFlips
 from stompp.core.ovsw import OvSW
 from stompp.core.proof import assert_binary
+from stompp.data import Batches
 from stompp.errors import Diverged, UsageError
 from stompp.recipes.schema import Recipe
 
@@ -41,11 +39,13 @@ from .build import (
     initialise_from,
     training_batches,
 )
-from .evaluate import both_views, recalibrated
+from .distributed import ALONE, Ranks, joined, synchronise_batchnorm
+from .evaluate import Score, both_views, recalibrated
 from .folder import RunFolder, environment, write_atomically
 from .graphs import StepGraph
 from .monitor import Metrics, Screen, TensorBoard, TimeSplit, describe_moving
 from .options import RunOptions
+from .signals import StopRequest, stop_signals
 
 
 @dataclass(frozen=True)
@@ -69,9 +69,11 @@ def train(recipe: Recipe, options: RunOptions, console: Console | None = None) -
     if options.deterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # or cuBLAS refuses to work deterministically
         torch.use_deterministic_algorithms(True)
-    training = Training(recipe, options, folder, device, console)
-    with folder.locked(), stop_signals() as stop:
-        folder.claim(recipe, options.seed)
+    with joined(device) as ranks, ExitStack() as stack:
+        training = Training(recipe, options, folder, device, console if ranks.first else Console(quiet=True), ranks)
+        ranks.first_only(lambda: stack.enter_context(folder.locked()))
+        stop = stack.enter_context(stop_signals())
+        ranks.first_only(lambda: folder.claim(recipe, options.seed))
         return training.run(stop)
 
 
@@ -85,12 +87,14 @@ class Training:
         folder: RunFolder,
         device: torch.device,
         console: Console | None = None,
+        ranks: Ranks = ALONE,
     ) -> None:
-        self.recipe, self.options, self.folder, self.device = recipe, options, folder, device
+        self.recipe, self.options, self.folder, self.device, self.ranks = recipe, options, folder, device, ranks
         data = build_data(recipe, options, device)
-        self.batches = training_batches(recipe, data, options.seed)
-        self.evaluations = evaluation_batches(recipe, data)
-        self.between_images = between_batches(recipe, data)
+        self.batches = training_batches(recipe, data, options.seed, ranks)
+        self.evaluations = evaluation_batches(recipe, data, ranks)
+        self.between_images = between_batches(recipe, data, ranks)
+        self.recalibration_images = evaluation_batches(recipe, data)["train"]
         steps, parts = len(self.batches), recipe.evals_per_epoch
         self.between_steps = {steps * k // parts for k in range(1, parts)} - {0}
         model = build_model(recipe, data.image_shape, data.num_classes, options.seed)
@@ -100,6 +104,8 @@ class Training:
         # The images follow: a convolution answers in the format of its weight.
         self.model = model.to(device, memory_format=options.resolve_memory_format(device, recipe.precision))
         self.example = torch.zeros(2, *data.image_shape, device=device)
+        if options.sync_batchnorm and ranks.size > 1:
+            synchronise_batchnorm(self.model)
         self.optimizer = build_optimizer(recipe, self.model)
         self.freezer = build_freezer(recipe, self.model, len(self.batches), options.seed)
         self.ovsw = OvSW(self.model) if recipe.ovsw else None
@@ -111,42 +117,45 @@ class Training:
         self.screen = Screen(recipe, self.total, console)
         self.times = TimeSplit(device, options.monitor_every)
         self.t = 0  # the next step
+        self.metrics_length = 0  # that of metrics.jsonl when the checkpoint that we go on from was written
+        self.board: TensorBoard | None = None
         self._start_epoch_sums()
 
     def run(self, stop: StopRequest) -> Outcome:
         """Train from where the folder's checkpoint is to the end, or until asked to stop."""
-        metrics = Metrics(self.folder.metrics_file, self._resume())
-        self._write_environment()
-        board = TensorBoard(self.folder.path, self.t // len(self.batches), self.options.tensorboard)
+        self._resume()
+        self.ranks.first_only(self._open_files)
         saved = time.monotonic()
         try:
             with self.screen.live(self.t):
                 while self.t < self.total:
                     epoch, start = divmod(self.t, len(self.batches))
                     for images, labels in self.batches.epoch(epoch, start=start):
-                        if stop.signal is not None:
-                            self._save(metrics)
-                            return self._stopped(stop.signal)
-                        if time.monotonic() - saved > 60 * self.options.checkpoint_minutes:
-                            self._save(metrics)
+                        due = time.monotonic() - saved > 60 * self.options.checkpoint_minutes
+                        stopped_by, due = self.ranks.agree(stop.signal or 0, due)
+                        if stopped_by:
+                            self._save()
+                            return self._stopped(stopped_by)
+                        if due:
+                            self._save()
                             saved = time.monotonic()
                             self.times.begin(self.t)
                         self._step(images, labels, epoch)
                         if self.t % len(self.batches) in self.between_steps:
                             self._evaluate_between()
                     self._refuse_nan()
-                    row = self._evaluate(epoch)
-                    metrics.append(row)
-                    board.epoch(row)
-                    self.screen.epoch(row, self.freezer)
+                    self.row = self._evaluate(epoch)
+                    self.ranks.first_only(self._record)
                     self._start_epoch_sums()
-                    self._save(metrics)
+                    self._save()
                     self.times.begin(self.t)  # writing a checkpoint is not the next step's time
                     saved = time.monotonic()
-                    if stop.signal is not None and self.t < self.total:
-                        return self._stopped(stop.signal)
+                    (stopped_by,) = self.ranks.agree(stop.signal or 0)
+                    if stopped_by and self.t < self.total:
+                        return self._stopped(stopped_by)
         finally:
-            board.close()
+            if self.board is not None:
+                self.board.close()
         return self._finish()
 
     def _step(self, images: torch.Tensor, labels: torch.Tensor, epoch: int) -> None:
@@ -168,7 +177,7 @@ class Training:
         # the first step with a bad loss, kept on the device so that no step has to wait to look at it
         self.bad_step = torch.where((self.bad_step < 0) & ~loss.isfinite(), t, self.bad_step)
         self.t += 1
-        self.images_here += len(labels)
+        self.images_here += self.recipe.batch_size
         if t % self.options.monitor_every == 0:
             self._refuse_nan()
             rate = self.images_here / max(time.monotonic() - self.epoch_began - self.evaluation_seconds, 1e-9)
@@ -185,6 +194,9 @@ class Training:
         self.times.lap("forward")
         loss.backward()
         self.times.lap("backward")
+        loss, right = self.ranks.exchange(self.model, loss.detach(), (logits.detach().argmax(1) == labels).sum())
+        if self.ranks.size > 1:
+            self.times.lap("exchange")
         if flow is not None:
             self.flow = {row.name: row for row in flow.layers()}
         if self.ovsw is not None:
@@ -192,15 +204,14 @@ class Training:
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
         self.times.lap("optimizer")
-        with torch.no_grad():
-            return loss.detach(), (logits.argmax(1) == labels).sum()
+        return loss, right
 
     def _start_epoch_sums(self) -> None:
         self.loss_sum = torch.zeros((), dtype=torch.float64, device=self.device)
         self.right = torch.zeros((), dtype=torch.int64, device=self.device)
         self.bad_step = torch.tensor(-1, device=self.device)
         self.between: list[dict[str, float]] = []  # evaluations within this epoch
-        self.images_here = 0  # seen by this process in this epoch
+        self.images_here = 0  # seen in this epoch since this process began
         self.epoch_began = time.monotonic()
         self.evaluation_seconds = 0.0  # of that time
         self.times.begin(self.t)
@@ -229,9 +240,7 @@ class Training:
     def _evaluate_between(self) -> None:
         """Note the test accuracy within an epoch: a site's window is often shorter than one."""
         began = time.monotonic()
-        scores = both_views(
-            self.model, self.between_images, autocast=self.autocast, recalibration=self._recalibration()
-        )
+        scores = self._scores(self.between_images)
         self.between.append({"step": self.t, **{view: round(s.accuracy, 3) for view, s in scores.items()}})
         self.evaluation_seconds += time.monotonic() - began
         self.times.begin(self.t)
@@ -240,22 +249,16 @@ class Training:
         """Return the epoch's line for metrics.jsonl."""
         seconds = time.monotonic() - self.epoch_began - self.evaluation_seconds
         steps = len(self.batches)
-        recalibration = self._recalibration()
         began = time.monotonic()
         scores = {
-            name: {
-                view: asdict(score)
-                for view, score in both_views(
-                    self.model, batches, autocast=self.autocast, recalibration=recalibration
-                ).items()
-            }
+            name: {view: asdict(score) for view, score in self._scores(batches).items()}
             for name, batches in self.evaluations.items()
         }
         return {
             "epoch": epoch,
             "step": self.t,
             "loss": self.loss_sum.item() / steps,
-            "accuracy": 100.0 * self.right.item() / (steps * self.batches.batch_size),
+            "accuracy": 100.0 * self.right.item() / (steps * self.recipe.batch_size),
             **scores,
             **({"between": self.between} if self.between else {}),
             "sites": {site.name: round(site.fraction, 4) for site in self.freezer.sites},
@@ -271,11 +274,15 @@ class Training:
             "time": self.times.shares(),
         }
 
+    def _scores(self, batches: Batches) -> dict[str, Score]:
+        recalibration = self._recalibration()
+        return both_views(self.model, batches, autocast=self.autocast, recalibration=recalibration, ranks=self.ranks)
+
     def _recalibration(self) -> list[tuple[torch.Tensor, torch.Tensor]] | None:
         """Return the batches to estimate the binary view's BatchNorm statistics from, if the recipe wants that."""
-        return list(self.evaluations["train"].epoch(0)) if self.recipe.recalibrate_bn else None
+        return list(self.recalibration_images.epoch(0)) if self.recipe.recalibrate_bn else None
 
-    def _state(self, metrics_length: int) -> dict[str, Any]:
+    def _state(self) -> dict[str, Any]:
         return {
             "t": self.t,
             "model": self.model.state_dict(),
@@ -287,19 +294,22 @@ class Training:
             "right": self.right,
             "between": self.between,
             "rng": torch.get_rng_state(),
-            "metrics_length": metrics_length,
+            "metrics_length": self.metrics.length,
         }
 
-    def _save(self, metrics: Metrics) -> None:
+    def _save(self) -> None:
         self._refuse_nan()
         self._refuse_nan_state()
-        checkpoint.save(self.folder.checkpoint_file, self._state(metrics.length))
+        self.ranks.first_only(lambda: checkpoint.save(self.folder.checkpoint_file, self._state()))
 
-    def _resume(self) -> int:
-        """Take up the newest checkpoint, if there is one; return the length that metrics.jsonl had with it."""
-        state = checkpoint.load(self.folder.checkpoint_file, self.device, self.screen.say)
+    def _resume(self) -> None:
+        """Take up the newest checkpoint, if there is one."""
+        state = self.ranks.first_then_others(
+            lambda: checkpoint.load(self.folder.checkpoint_file, self.device, self.screen.say)
+        )
+        self.ranks.refuse_differing(-1 if state is None else int(state["t"]), f"checkpoint in {self.folder.path}")
         if state is None:
-            return 0
+            return
         self.model.load_state_dict(state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
         self.freezer.load_state_dict(state["freezer"])
@@ -310,8 +320,23 @@ class Training:
         torch.set_rng_state(state["rng"].cpu())
         self.t = int(state["t"])
         self.times.begin(self.t)
+        self.metrics_length = int(state["metrics_length"])
         self.screen.say(f"going on with {self.folder.path} at step {self.t} of {self.total}")
-        return int(state["metrics_length"])
+
+    def _open_files(self) -> None:
+        self.metrics = Metrics(self.folder.metrics_file, self.metrics_length)
+        found = {**environment(self.device), "processes": self.ranks.size}
+        if self.started_from is not None:
+            found["started_from"] = str(self.started_from)
+        self.folder.write_environment(found, resumed=self.t > 0, say=self.screen.say)
+        self.board = TensorBoard(self.folder.path, self.t // len(self.batches), self.options.tensorboard)
+
+    def _record(self) -> None:
+        """Write the epoch's line wherever it belongs."""
+        self.metrics.append(self.row)
+        if self.board is not None:
+            self.board.epoch(self.row)
+        self.screen.epoch(self.row, self.freezer)
 
     def _finish(self) -> Outcome:
         """Prove that the net is binary, then write its weights and the mark that the run is done."""
@@ -321,20 +346,21 @@ class Training:
             told = f"; {proof.layers} layers saw only ±1"
         with recalibrated(self.model, self._recalibration()):
             weights = {name: v.detach().cpu().clone().contiguous() for name, v in self.model.state_dict().items()}
-        content = save(weights, metadata={"recipe": self.recipe.name})
-        write_atomically(self.folder.model_file, content)
-        rows = self.folder.read_metrics()
+        self.ranks.first_only(lambda: self._write_result(save(weights, metadata={"recipe": self.recipe.name})))
+        accuracy = self.folder.read_metrics()[-1]["test"]["binary"]["accuracy"]
+        self.screen.say(f"finished {self.folder.path}: test accuracy {accuracy:.2f} %{told}")
+        return Outcome(self.folder, finished=True)
+
+    def _write_result(self, weights: bytes) -> None:
+        write_atomically(self.folder.model_file, weights)
+        row = self.folder.read_metrics()[-1]
         result = {
             "steps": self.total,
-            "test": rows[-1]["test"],
-            "train": rows[-1]["train"],
-            "sha256": hashlib.sha256(content).hexdigest(),  # of model.safetensors, which has no checksum of its own
+            "test": row["test"],
+            "train": row["train"],
+            "sha256": hashlib.sha256(weights).hexdigest(),  # of model.safetensors, which has no checksum of its own
         }
         write_atomically(self.folder.done_file, _json(result))
-        self.screen.say(
-            f"finished {self.folder.path}: test accuracy {rows[-1]['test']['binary']['accuracy']:.2f} %{told}"
-        )
-        return Outcome(self.folder, finished=True)
 
     def _stopped(self, by: int) -> Outcome:
         self.screen.say(
@@ -342,26 +368,12 @@ class Training:
         )
         return Outcome(self.folder, finished=False, stopped_by=by)
 
-    def _write_environment(self) -> None:
-        found = environment(self.device)
-        before = self.folder.read_environment() if self.t else {}
-        if self.started_from is not None:
-            found["started_from"] = str(self.started_from)
-        elif "started_from" in before:
-            found["started_from"] = before["started_from"]
-        if before:
-            for name in ("torch", "cpu", "device", "threads"):
-                if before.get(name) != found[name]:
-                    self.screen.say(
-                        f"note: {name} was {before.get(name)} and is {found[name]} now; the result may differ in "
-                        "the last bits from an uninterrupted run's"
-                    )
-        write_atomically(self.folder.env_file, _json(found))
-
     def _graphed(self) -> StepGraph:
-        if self.device.type != "cuda" or self.options.compile or self.recipe.optimizer != "sgd":
+        fits = self.device.type == "cuda" and self.recipe.optimizer == "sgd" and self.ranks.size == 1
+        if self.options.compile or not fits:
             raise UsageError(
-                "cuda_graphs records steps with sgd on a CUDA device, without --compile; leave out --cuda-graphs"
+                "cuda_graphs records steps with sgd on a CUDA device, without --compile and in one process; leave out "
+                "--cuda-graphs"
             )
 
         def learn(images: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -374,36 +386,6 @@ class Training:
         # Every phase change of a site is a new graph, compiled once; dynamo gives up after 8 unless told of it.
         torch._dynamo.config.recompile_limit = 2 * len(self.freezer.sites) + 16
         return torch.compile(self.model)
-
-
-class StopRequest:
-    """Whether the process has been asked to stop."""
-
-    signal: int | None = None
-
-
-@contextmanager
-def stop_signals() -> Iterator[StopRequest]:
-    """Turn the first SIGINT or SIGTERM into a request; a second SIGINT interrupts at once.
-
-    A second SIGTERM does not: those who end a process group and then each process send two, and mean one.
-    """
-    request = StopRequest()
-
-    def ask(number: int, frame: FrameType | None) -> None:
-        if request.signal is not None and number == signal.SIGINT:
-            raise KeyboardInterrupt
-        request.signal = request.signal or number
-
-    if threading.current_thread() is not threading.main_thread():
-        yield request  # only the main thread may handle signals; whoever runs us in another one stops us otherwise
-        return
-    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield request
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def _json(content: dict[str, Any]) -> str:

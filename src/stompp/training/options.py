@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -37,10 +38,12 @@ class MachineOptions:
 
     def resolve_device(self) -> torch.device:
         """Return the device asked for, if it is there."""
-        if self.device == "auto":
-            return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        if self.device == "auto" and not torch.cuda.is_available():
+            return torch.device("cpu")
         try:
-            device = torch.device(self.device)
+            device = torch.device("cuda" if self.device == "auto" else self.device)
+            if device.type == "cuda" and device.index is None and "LOCAL_RANK" in os.environ:
+                device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))  # torchrun: a GPU for each process
             torch.zeros(1, device=device).item()  # a device that cannot give a value back cannot train either
         except (RuntimeError, AssertionError) as error:
             reason = str(error).splitlines()[0].split(". ")[0].rstrip(".")
@@ -62,6 +65,8 @@ class RunOptions(MachineOptions):
     """torch.compile the model; it compiles anew whenever a site changes its phase"""
     cuda_graphs: bool = False
     """record the steps on a GPU and launch each as a whole: several times faster for small nets"""
+    sync_batchnorm: bool = False
+    """with several processes: BatchNorm normalises by the whole batch, not by each process's share of it"""
     deterministic: bool = False
     """only deterministic algorithms, so that a run on an accelerator can be repeated bit for bit"""
     tensorboard: bool = True
