@@ -24,8 +24,8 @@ class StepGraph:
         self._learn, self._sites = learn, sites
         self._phases: list[str] | None = None
         self._graph: torch.cuda.CUDAGraph | None = None
+        self._current = False  # whether the recording is of these phases
         self._stream = torch.cuda.Stream()
-        self._pool = torch.cuda.graph_pool_handle()
         self._inputs: tuple[Tensor, ...] = ()
         self._outputs: tuple[Tensor, ...] = ()
         self._buffers: list[tuple[Site, str, Tensor]] = []
@@ -33,11 +33,11 @@ class StepGraph:
     def __call__(self, images: Tensor, labels: Tensor) -> tuple[Tensor, ...]:
         phases = [site.phase for site in self._sites]
         if phases != self._phases:
-            self._phases, self._graph = phases, None
+            self._phases, self._current = phases, False
             return self._learn(images, labels)
-        if self._graph is None:
+        if not self._current:
             self._record(images, labels)
-            assert self._graph is not None
+        assert self._graph is not None
         for site, name, recorded in self._buffers:
             if (now := getattr(site, name)) is not recorded:
                 setattr(site, name, recorded.copy_(now))
@@ -60,10 +60,11 @@ class StepGraph:
         torch.cuda.synchronize()
         self._stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self._stream):
-            graph.capture_begin(pool=self._pool)
+            # in the memory of the recording before, which lives until this one is made
+            graph.capture_begin(*() if self._graph is None else (self._graph.pool(),))
             try:
                 self._outputs = self._learn(*self._inputs)
             finally:
                 graph.capture_end()
         torch.cuda.current_stream().wait_stream(self._stream)
-        self._graph = graph
+        self._graph, self._current = graph, True
