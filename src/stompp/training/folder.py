@@ -222,7 +222,10 @@ def _cpu_name() -> str:
 
 
 def _commit() -> str | None:
-    """Return the commit of the source tree stompp runs from, if it is one, marked + where it was changed."""
+    """Return the commit of the source tree stompp runs from, if it is one, marked + where it was changed.
+
+    Where a tree was copied without its history, to a cluster say, $STOMPP_COMMIT can tell.
+    """
     here = Path(__file__)
 
     def git(*arguments: str) -> str:
@@ -235,7 +238,7 @@ def _commit() -> str | None:
         git("ls-files", "--error-unmatch", here.name)  # an environment may lie inside some other project's checkout
         return git("describe", "--always", "--abbrev=12", "--dirty=+", "--exclude=*") or None
     except (OSError, subprocess.SubprocessError):
-        return None
+        return os.environ.get("STOMPP_COMMIT") or None
 
 
 def _reason(error: Exception) -> str:
