@@ -38,7 +38,7 @@ sanitize: $(INSTALLED)  ## kernel tests and the fuzz target with the kernels und
 	export LD_PRELOAD="$$(gcc -print-file-name=libasan.so) $$(gcc -print-file-name=libstdc++.so)" \
 	  ASAN_OPTIONS=detect_leaks=0:quarantine_size_mb=16 UBSAN_OPTIONS=print_stacktrace=1 PYTHONPATH=$(SANITIZED) && \
 	$(BIN)/python -m pytest tests/test_deploy_kernels.py tests/test_deploy_format.py tests/test_deploy_runtime.py && \
-	$(BIN)/python tests/fuzz_packed.py --files $(FUZZ_FILES) --seed 1
+	$(BIN)/python tests/fuzz_packed.py --files $(FUZZ_FILES) --seed 1 --processes 2 $(if $(FUZZ_OUT),--out $(FUZZ_OUT))
 
 demo: $(KERNELS)  ## train float, STE and StoMPP nets on bundled digits, explained; report and packed net in demo/
 	$(BIN)/stompp demo --out demo

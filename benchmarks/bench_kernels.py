@@ -2,6 +2,7 @@
 
     python benchmarks/bench_kernels.py                 # binary 3×3 layers, one thread
     python benchmarks/bench_kernels.py --floats        # and the float layers of a ResNet-18 at 224×224
+    python benchmarks/bench_kernels.py --floats --keep # and kept in benchmarks/results/kernels.json
 
 A layer's time is that of a program with many copies of it less that of a program with none, both run in turn; times
 are CPU times of one thread, so that a busy machine disturbs less; figures are medians of `--repeats` turns. The limit
@@ -11,14 +12,19 @@ is the binary kernel's arithmetic without a load or store (`register_loop`), mea
 from __future__ import annotations
 
 import argparse
+import json
+import os
 import platform
 import time
 from collections.abc import Callable
+from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from stompp_kernels import Program, available_isas, register_loop
 
+RESULTS = Path(__file__).resolve().parent / "results" / "kernels.json"
 LAYERS = [(64, 56), (128, 28), (256, 14), (512, 7)]  # channels, side: the binary layers of a ResNet-18 at 224×224
 COPIES = 8  # of 512 channels, that many do not fit the second-level cache, as they do not in a whole ResNet-18
 SAME = {"stride": (1, 1), "dilation": (1, 1), "groups": 1}
@@ -68,7 +74,7 @@ def binary_layers(isa: str, channels: int, side: int, copies: int, epilogue: str
     return program
 
 
-def bench_binary(isa: str, repeats: int, rng: np.random.Generator) -> None:
+def bench_binary(isa: str, repeats: int, rng: np.random.Generator) -> dict[str, Any]:
     work = {}
     for epilogue in ("threshold", "residual"):
         for channels, side in LAYERS:
@@ -76,20 +82,38 @@ def bench_binary(isa: str, repeats: int, rng: np.random.Generator) -> None:
             work[epilogue, channels, side] = [
                 runner(binary_layers(isa, channels, side, copies, epilogue, rng), image, 10) for copies in (COPIES, 0)
             ]
-    limits, speeds = [], {key: [] for key in work}
+    limits: list[float] = []
+    speeds: dict[tuple[str, int, int], list[float]] = {key: [] for key in work}
     for _ in range(repeats):
-        if isa != "portable":
-            limits.append(register_limit(isa))
         for (epilogue, channels, side), (many, none) in work.items():
+            if isa != "portable":
+                limits.append(register_limit(isa))  # beside each layer, since a machine's clock wanders
             operations = 2 * 9 * channels**2 * side**2 * COPIES * 10
             speeds[epilogue, channels, side].append(operations / (cpu_time(many) - cpu_time(none)) * 1e-9)
-    limit = float(np.median(limits)) if limits else None
-    print(f"\n{isa}: " + (f"register-only limit {limit:.0f} GOPS" if limit else "no limit measured"))
-    print("| 3×3 layer, batch 1 | epilogue | GOPS | share of the limit |\n|---|---|---|---|")
+    limit = summed(limits) if limits else None
+    print(f"\n{isa}: " + (f"register-only limit {limit['median']:.0f} GOPS" if limit else "no limit measured"))
+    print("| 3×3 layer, batch 1 | epilogue | GOPS | ± | share of the limit |\n|---|---|---|---|---|")
+    rows = []
     for (epilogue, channels, side), values in speeds.items():
-        speed = float(np.median(values))
-        share = f"{speed / limit:.0%}" if limit else "–"
-        print(f"| {channels} channels, {side}×{side} | {epilogue} | {speed:.0f} | {share} |")
+        speed = summed(values)
+        share = speed["median"] / limit["median"] if limit else None
+        rows.append({"epilogue": epilogue, "channels": channels, "side": side, "gops": speed, "share": share})
+        told = "–" if share is None else f"{share:.0%}"
+        cells = (
+            f"{channels} channels, {side}×{side}",
+            epilogue,
+            f"{speed['median']:.0f}",
+            f"{speed['spread']:.0%}",
+            told,
+        )
+        print(f"| {' | '.join(cells)} |")
+    return {"limit": limit, "rows": rows}
+
+
+def summed(values: list[float]) -> dict[str, float]:
+    """Median, and half the distance between the quartiles as a share of it."""
+    low, median, high = np.percentile(values, [25, 50, 75])
+    return {"median": float(median), "spread": float((high - low) / 2 / median)}
 
 
 FLOAT_LAYERS = [  # name, input channels, side, output channels, kernel, stride, padding
@@ -120,14 +144,19 @@ def float_layer(
     return program
 
 
-def bench_floats(isa: str, repeats: int, rng: np.random.Generator) -> None:
+def bench_floats(isa: str, repeats: int, rng: np.random.Generator) -> list[dict[str, Any]]:
     print(f"\n{isa}, float layers: input as NCHW float32, output as sign bits, microseconds")
     print("| layer | fp32 | int8 |\n|---|---|---|")
+    rows = []
     for name, inner, side, *rest in FLOAT_LAYERS:
         image = rng.standard_normal((1, inner, side, side)).astype(np.float32)
         calls = [runner(float_layer(isa, kind, inner, side, *rest), image, 5) for kind in ("float", "int8")]
-        times = np.median([[cpu_time(call) / 5 for call in calls] for _ in range(repeats)], axis=0) * 1e6
-        print(f"| {name}, {inner} → {rest[0]} at {side}×{side} | {times[0]:.0f} | {times[1]:.0f} |")
+        times = [[cpu_time(call) / 5 * 1e6 for call in calls] for _ in range(repeats)]
+        fp32, int8 = (summed([turn[i] for turn in times]) for i in range(2))
+        layer = f"{name}, {inner} → {rest[0]} at {side}×{side}"
+        rows.append({"layer": layer, "fp32": fp32, "int8": int8})
+        print(f"| {layer} | {fp32['median']:.0f} | {int8['median']:.0f} |")
+    return rows
 
 
 def cpu_name() -> str:
@@ -141,13 +170,24 @@ def main() -> None:
     parser.add_argument("--isa", nargs="*", default=available_isas(), help="instruction sets; all by default")
     parser.add_argument("--repeats", type=int, default=25)
     parser.add_argument("--floats", action="store_true", help="also the float layers")
+    parser.add_argument("--keep", action="store_true", help="write benchmarks/results/kernels.json")
     options = parser.parse_args()
     rng = np.random.default_rng(0)
     print(f"{cpu_name()}, one thread, medians of {options.repeats}, numpy {np.__version__}")
+    found: dict[str, Any] = {
+        "cpu": cpu_name(),
+        "cpus": os.cpu_count(),
+        "load": round(os.getloadavg()[0], 1),
+        "repeats": options.repeats,
+        "stompp-kernels": version("stompp-kernels"),
+        "isas": {},
+    }
     for isa in options.isa:
-        bench_binary(isa, options.repeats, rng)
+        found["isas"][isa] = bench_binary(isa, options.repeats, rng)
         if options.floats:
-            bench_floats(isa, options.repeats, rng)
+            found["isas"][isa]["floats"] = bench_floats(isa, options.repeats, rng)
+    if options.keep:
+        RESULTS.write_text(json.dumps(found, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Damages packed networks in every way we could think of, loads what comes out, and runs it where it loads.
 
-    python tests/fuzz_packed.py --files 100000 --seed 1         # prints one line of JSON
-    python tests/fuzz_packed.py --seed 1 --only 4711            # one file again, with its traceback
+    python tests/fuzz_packed.py --files 100000 --seed 1 --processes 2    # prints one line of JSON; --out keeps it
+    python tests/fuzz_packed.py --seed 1 --only 4711                     # one file again, with its traceback
 
 File i depends on (seed, i) alone. Each one must end in `UsageError`, or in a network whose compiled kernels, of every
 instruction set, answer as the numpy reference does: anything else is an error here, and a file that takes longer than
@@ -15,12 +15,16 @@ from __future__ import annotations
 import argparse
 import faulthandler
 import json
+import multiprocessing
 import os
+import platform
 import random
 import sys
 import time
 import warnings
 from collections import Counter
+from concurrent.futures import ProcessPoolExecutor
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -53,10 +57,11 @@ def outcome(data: bytes, index: int, isas: list[str]) -> str:
         graph = format.decode(data)
         operations, values = cost(graph)
         large = operations > MOST_RUN or values > MOST_VALUES
-        net = PackedNet(graph, isa=isas[index % len(isas)], threads=1 + index % 2)
+        turn = index // len(DAMAGES)  # so that every damage meets every instruction set
+        net = PackedNet(graph, isa=isas[turn % len(isas)], threads=1 + turn // len(isas) % 2)
         if large:
             return "built"
-        images = np.random.default_rng(index).standard_normal((1 + index % 3, *graph.input)).astype(np.float32)
+        images = np.random.default_rng(index).standard_normal((1 + turn % 5, *graph.input)).astype(np.float32)
         got = net(images)
     except UsageError:
         return "refused"
@@ -134,14 +139,37 @@ def fuzz(count: int, seed: int, first: int = 0, *, patient: float = LONGEST) -> 
     faulthandler.cancel_dump_traceback_later()
     return {
         "files": count,
-        "seed": seed,
-        "isas": isas,
         "outcomes": dict(sum(found.values(), Counter())),
         "by damage": {name: dict(each) for name, each in found.items()},
         "slowest": {"seconds": round(slowest, 2), "file": slow_index},
-        "resident MB after a fifth": round(early / 1e6, 1),
-        "resident MB at the end": round(resident() / 1e6, 1),
+        "MB in memory": {"after a fifth": round(early / 1e6, 1), "at the end": round(resident() / 1e6, 1)},
     }
+
+
+def shared(count: int, seed: int, first: int, processes: int) -> dict[str, Any]:
+    """Fuzz in several processes, each with a stretch of the files, and sum up."""
+    ends = [first + count * i // processes for i in range(processes + 1)]
+    with ProcessPoolExecutor(processes, multiprocessing.get_context("spawn"), strict) as pool:
+        parts = list(pool.map(fuzz, [b - a for a, b in pairwise(ends)], [seed] * processes, ends[:-1]))
+    whole = {
+        "files": sum(part["files"] for part in parts),
+        "outcomes": dict(sum((Counter(part["outcomes"]) for part in parts), Counter())),
+        "by damage": {
+            damage.__name__: dict(sum((Counter(part["by damage"][damage.__name__]) for part in parts), Counter()))
+            for damage in DAMAGES
+        },
+        "slowest": max((part["slowest"] for part in parts), key=lambda each: each["seconds"]),
+        "MB in memory, by process": [part["MB in memory"] for part in parts],
+    }
+    machine = {"python": platform.python_version(), "numpy": np.__version__, "isas": instruction_sets()}
+    sanitized = "libasan" in os.environ.get("LD_PRELOAD", "")
+    return {"seed": seed, "sanitizers": ["address", "undefined"] if sanitized else [], **machine, **whole}
+
+
+def strict() -> None:
+    """Make warnings errors."""
+    warnings.simplefilter("error")
+    warnings.filterwarnings("ignore", "stompp-kernels is not installed")
 
 
 def main() -> None:
@@ -149,19 +177,19 @@ def main() -> None:
     parser.add_argument("--files", type=int, default=2_000)
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--only", type=int, help="this file alone, its outcome or traceback")
     parser.add_argument("--out", type=Path, help="write the JSON here too")
     given = parser.parse_args()
-    warnings.simplefilter("error")
-    warnings.filterwarnings("ignore", "stompp-kernels is not installed")
+    strict()
     if given.only is not None:
         name, data = damaged(given.seed, given.only, originals())
         print(name, len(data), "bytes:", outcome(data, given.only, instruction_sets()))
         return
-    result = json.dumps(fuzz(given.files, given.seed, given.first))
-    print(result)
+    result = shared(given.files, given.seed, given.first, given.processes)
+    print(json.dumps(result))
     if given.out is not None:
-        given.out.write_text(result + "\n")
+        given.out.write_text(json.dumps(result, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ def check(found: dict, files: int) -> None:
     assert sum(outcomes.values()) == files
     assert outcomes["compared"] > files / 20, "hardly a file was still a network: nothing behind the checks was tested"
     assert outcomes["refused"] > files / 2
-    growth = found["resident MB at the end"] - found["resident MB after a fifth"]
+    growth = found["MB in memory"]["at the end"] - found["MB in memory"]["after a fifth"]
     assert growth < 100, f"{growth} MB more in memory after these files"
 
 
