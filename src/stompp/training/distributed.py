@@ -144,7 +144,7 @@ class SyncBatchNorm2d(nn.BatchNorm2d):
     """BatchNorm over the batches of all ranks, which must be of one size (torch's own does not run on a CPU)."""
 
     def forward(self, input: Tensor) -> Tensor:
-        if not self.training:
+        if not self.training or not torch.is_grad_enabled():  # recalibration shows every rank the same images
             return super().forward(input)
         x = input.float()
         count = x.numel() // x.shape[1] * dist.get_world_size()
