@@ -77,9 +77,10 @@ def refresh_layerwise(scale: Scale) -> list[Spec]:
 
 
 def dynamics(scale: Scale) -> list[Spec]:
-    """The runs whose accuracy over time the paper draws."""
-    curves = [Spec("resnet18", method) for method in ("bnn-stompp", *STES, "bnn-hybrid-aw", "bnn-hybrid-wa-clip")]
-    return [*curves, Spec("resnet18", order="global"), *(Spec("resnet18", m) for m in ("bwn-stompp", "bwn-ste"))]
+    """The runs whose accuracy over time the paper draws: BNNs, BWNs and hybrids; on ResNet-18 in global order too."""
+    methods = ("bnn-stompp", *STES, "bnn-hybrid-aw", "bnn-hybrid-wa", "bnn-hybrid-wa-clip", "bwn-stompp", "bwn-ste")
+    layerwise = [Spec(net, method) for net in RESNETS for method in methods]
+    return layerwise + [Spec(method=m, order="global") for m in methods if "ste" not in m]
 
 
 def learning_rates(scale: Scale) -> list[Spec]:
