@@ -33,7 +33,7 @@ class Screen:
     @contextmanager
     def live(self) -> Iterator[None]:
         """Show the table while inside, if this is a terminal."""
-        self.say(f"{len(self._runs)} runs: {self._counts()}")
+        self.say(f"{self._number()}: {self._counts()}")
         if not self._console.is_terminal:
             yield
             return
@@ -69,7 +69,7 @@ class Screen:
 
     def summary(self, stopped_by: int | None) -> None:
         """Say how it all ended, what went wrong, and how to go on."""
-        self.say(f"{self._counts()} of {len(self._runs)} runs in {duration(time.monotonic() - self._began)}")
+        self.say(f"{self._counts()} of {self._number()} in {duration(time.monotonic() - self._began)}")
         for run in self._runs:
             if run.state in ("failed", "blocked", "foreign", "in use"):
                 log = f" (see {run.folder.log_file})" if run.state == "failed" and run.folder.log_file.exists() else ""
@@ -82,6 +82,9 @@ class Screen:
     def say(self, text: str) -> None:
         """Print a line."""
         self._console.print(text, highlight=False, markup=False, soft_wrap=True)
+
+    def _number(self) -> str:
+        return f"{len(self._runs)} run{'' if len(self._runs) == 1 else 's'}"
 
     def _counts(self) -> str:
         found = Counter(run.state for run in self._runs)
