@@ -11,6 +11,8 @@ from torch.nn import functional as F
 
 import stompp
 from stompp import Binarize
+from stompp.core.freeze import sign
+from stompp.core.layers import Sign
 
 CONFIGS = {
     "stompp": Binarize(),
@@ -87,6 +89,15 @@ def test_compiled_forward_trains_with_the_losses_of_eager_while_phases_change(co
     sites = len(stompp.sites(net))
     combinations = 1 if not sites else 2 if order == "global" else 2 * sites
     assert fresh_compiler["stats"]["unique_graphs"] == combinations
+
+
+def test_sign_has_two_values_where_it_is_compiled_and_exported(fresh_compiler):
+    """Compilers get sign in other words, which must agree at zero too."""
+    x = torch.tensor([-2.0, -1e-45, -0.0, 0.0, 1e-45, 3.0])
+    wanted = torch.tensor([-1.0, -1.0, 1.0, 1.0, 1.0, 1.0])
+    assert torch.equal(torch.compile(sign, backend="eager", fullgraph=True)(x), wanted)
+    assert torch.equal(torch.export.export(Sign(), (x,)).module()(x), wanted)
+    assert torch.equal(sign(x), wanted)
 
 
 @pytest.mark.slow
