@@ -36,44 +36,40 @@ def subkey(seed: int, site: int, step: int, purpose: int) -> int:
     return state
 
 
-@functools.lru_cache(maxsize=1_000_000)
-def hash32(x: int, key: int) -> int:
-    def mix(x: int) -> int:
-        x = (x ^ (x >> 16)) * 0x7FEB352D % 2**32
-        x = (x ^ (x >> 15)) * 0x846CA68B % 2**32
-        return x ^ (x >> 16)
-
-    return mix((mix(x ^ (key % 2**32)) + (key >> 32)) % 2**32)
+def hash64(x: int, key: int) -> int:
+    x = (x + key) * 0x9E3779B97F4A7C15 % 2**64
+    return (x ^ (x >> 32)) * 0xBF58476D1CE4E5B9 % 2**64
 
 
 @functools.lru_cache(maxsize=100_000)
 def distinct(n: int, k: int, seed: int, site: int, step: int) -> list[int]:
-    """k distinct indices below n: sorted by hash if few, else by a six-round Feistel permutation walked below n."""
+    """k distinct indices below n: sorted by hash if few, else by a six-round Feistel permutation of a rectangle."""
     if n <= 1024:
         key = subkey(seed, site, step, 1)
-        return sorted(range(n), key=lambda x: hash32(x, key))[:k]
-    bits = math.ceil(math.log2(n))
-    low = bits // 2
+        return sorted(range(n), key=lambda x: hash64(x, key) - (2**64 if hash64(x, key) >= 2**63 else 0))[:k]
+    rows = math.ceil(math.sqrt(n))
+    columns = math.ceil(n / rows)
     keys = [subkey(seed, site, step, 1 + r) for r in range(6)]
     found = []
     for x in range(k):
         while True:
-            left, right = divmod(x, 2**low)
+            row, column = divmod(x, columns)
             for r, key in enumerate(keys):
                 if r % 2 == 0:
-                    left ^= hash32(right, key) % 2 ** (bits - low)
+                    row = (row + (hash64(column, key) >> 33) * rows // 2**31) % rows
                 else:
-                    right ^= hash32(left, key) % 2**low
-            x = left * 2**low + right
+                    column = (column + (hash64(row, key) >> 33) * columns // 2**31) % columns
+            x = row * columns + column
             if x < n:
                 break
         found.append(x)
     return found
 
 
+@functools.lru_cache(maxsize=100_000)
 def bernoulli(k: int, p: float, seed: int, site: int, step: int) -> list[bool]:
     key = subkey(seed, site, step, 0)
-    return [hash32(j, key) < int(p * 2**32) for j in range(k)]
+    return [hash64(j, key) >> 33 < int(p * 2**31) for j in range(k)]
 
 
 SCHEDULES = {

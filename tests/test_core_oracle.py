@@ -161,5 +161,5 @@ def test_draws_equal_plain_integer_arithmetic(n):
     for seed, site, step in [(0, 0, 0), (7, 3, 911), (2**63 + 11, 96, 10**7), (-1, 1, 1)]:
         key = randomness.Key(seed, site, step)
         k = min(n, 60)
-        assert randomness.distinct_indices(n, k, key).tolist() == distinct(n, k, seed, site, step)
-        assert randomness.bernoulli(k, 0.37, key).tolist() == bernoulli(k, 0.37, seed, site, step)
+        assert randomness.distinct_indices(n, k, [key])[0].tolist() == distinct(n, k, seed, site, step)
+        assert randomness.heads(randomness.coins(k, [key])[0], 0.37).tolist() == bernoulli(k, 0.37, seed, site, step)

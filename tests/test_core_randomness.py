@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import torch
 
-from stompp.core.policies import stochastic
-from stompp.core.randomness import Key, bernoulli, distinct_indices
+from stompp.core.policies import SoftRefresh
+from stompp.core.randomness import Key, coins, distinct_indices, heads
 
 
 def chi_square_is_plausible(statistic: float, freedom: int) -> bool:
@@ -18,13 +18,13 @@ def chi_square_is_plausible(statistic: float, freedom: int) -> bool:
 
 
 def draws(n: int, k: int, count: int, site: int = 3) -> np.ndarray:
-    return np.stack([distinct_indices(n, k, Key(11, site, step)).numpy() for step in range(count)])
+    return distinct_indices(n, k, [Key(11, site, step) for step in range(count)]).numpy()
 
 
 @pytest.mark.parametrize("n, k", [(1, 1), (2, 1), (3, 3), (7, 7), (8, 3), (100, 1), (1024, 999), (4097, 4097)])
 def test_indices_are_distinct_and_in_range(n, k):
     for seed in range(5):
-        found = distinct_indices(n, k, Key(seed, 1, 2)).tolist()
+        found = distinct_indices(n, k, [Key(seed, 1, 2)])[0].tolist()
         assert len(set(found)) == k
         assert set(found) <= set(range(n))
 
@@ -76,10 +76,10 @@ def test_draws_of_neighbouring_keys_are_independent():
     for a, b in ((first[:-1], first[1:]), (first[:-1], other_site)):
         together = sum(len(np.intersect1d(x, y)) for x, y in zip(a, b))
         assert abs(together - expected) < 4 * deviation
-    coins = torch.stack([bernoulli(50, 0.3, Key(0, s, t)) for s in range(20) for t in range(20)]).double()
-    assert abs(coins.mean().item() - 0.3) < 4 * math.sqrt(0.3 * 0.7 / coins.numel())
-    assert chi_square_is_plausible(((coins.sum(1) - 15) ** 2 / (50 * 0.3 * 0.7)).sum().item(), 400)
-    assert chi_square_is_plausible(((coins.sum(0) - 120) ** 2 / (400 * 0.3 * 0.7)).sum().item(), 50)
+    tossed = heads(coins(50, [Key(0, s, t) for s in range(20) for t in range(20)]), 0.3).double()
+    assert abs(tossed.mean().item() - 0.3) < 4 * math.sqrt(0.3 * 0.7 / tossed.numel())
+    assert chi_square_is_plausible(((tossed.sum(1) - 15) ** 2 / (50 * 0.3 * 0.7)).sum().item(), 400)
+    assert chi_square_is_plausible(((tossed.sum(0) - 120) ** 2 / (400 * 0.3 * 0.7)).sum().item(), 50)
 
 
 @pytest.mark.parametrize("n, refresh", [(12, 3), (7, 2), (50, 10)])
@@ -98,9 +98,9 @@ def test_frozen_fraction_follows_the_exact_markov_chain(n, refresh):
     seeds, steps = 500, 14
     counts = np.zeros((steps, seeds))
     for seed in range(seeds):
-        mask = torch.zeros(n, dtype=torch.bool)
+        mask, policy = torch.zeros(n, dtype=torch.bool), SoftRefresh(refresh)
         for t in range(steps):
-            mask = stochastic(mask, ((t + 1) / steps) ** 2, Key(seed, 0, t), refresh=refresh)
+            mask = policy(mask, ((t + 1) / steps) ** 2, Key(seed, 0, t))
             counts[t, seed] = mask.sum()
     k, m, q = n // refresh, 0.0, 0.0
     pairs = n * (n - 1)
@@ -117,12 +117,34 @@ def test_frozen_fraction_follows_the_exact_markov_chain(n, refresh):
 
 
 def test_refresh_larger_than_the_site_never_moves_it():
+    policy = SoftRefresh(100)
     mask = torch.zeros(99, dtype=torch.bool)
     for t in range(50):
-        mask = stochastic(mask, 1.0, Key(0, 0, t), refresh=100)
+        mask = policy(mask, 1.0, Key(0, 0, t))
     assert not mask.any()
-    assert stochastic(torch.zeros(100, dtype=torch.bool), 1.0, Key(0, 0, 0), refresh=100).sum() == 1
-    assert stochastic(torch.zeros(299, dtype=torch.bool), 1.0, Key(0, 0, 0), refresh=100).sum() == 2
+    assert policy(torch.zeros(100, dtype=torch.bool), 1.0, Key(0, 0, 0)).sum() == 1
+    assert policy(torch.zeros(299, dtype=torch.bool), 1.0, Key(0, 0, 0)).sum() == 2
+
+
+@pytest.mark.parametrize("n", [150, 5_000, 300_000])
+def test_drawing_ahead_changes_nothing(n):
+    """Whatever was drawn before, and from whichever step on, a step's draw is that of its key alone."""
+    policy = SoftRefresh(7)
+    for step in (0, 1, 2, 100, 101, 63, 64, 65, 1000):
+        for site in (0, 1):
+            key = Key(5, site, step)
+            found = policy(torch.zeros(n, dtype=torch.bool), 0.5, key)
+            expected = torch.zeros(n, dtype=torch.bool)
+            expected[distinct_indices(n, n // 7, [key])[0]] = heads(coins(n // 7, [key])[0], 0.5)
+            assert torch.equal(found, expected)
+
+
+def test_no_draws_are_kept_of_steps_that_have_passed():
+    policy = SoftRefresh(10)
+    for site in range(30):
+        for step in range(site * 200, site * 200 + 200):
+            policy(torch.zeros(500 + site, dtype=torch.bool), 0.5, Key(0, site, step))
+    assert len(policy._ahead) <= 2
 
 
 def test_draw_costs_what_is_drawn_and_not_what_it_is_drawn_from():
@@ -130,7 +152,7 @@ def test_draw_costs_what_is_drawn_and_not_what_it_is_drawn_from():
         times = []
         for step in range(15):
             start = time.perf_counter()
-            distinct_indices(n, 100, Key(0, 0, step))
+            distinct_indices(n, 100, [Key(0, 0, step)])
             times.append(time.perf_counter() - start)
         return min(times)
 

@@ -1,20 +1,22 @@
 """Randomness without state: every draw is a pure function of a key, the same on every rank, device and resume.
 
-Two pieces: a hash of integers to 32 bits, and distinct indices drawn through a keyed permutation of [0, n). Both work
-on whole tensors at once and cost time in proportion to what is drawn, not to what it is drawn from.
+Two pieces: a hash of integers to 64 bits, and distinct indices drawn through a keyed permutation of [0, n). Both draw
+for many keys at once, a row each, and cost time in proportion to what is drawn, not to what it is drawn from.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-_MASK32 = 0xFFFFFFFF
 _MASK64 = 0xFFFFFFFFFFFFFFFF
 _SORTED = 1024
 _ROUNDS = 6  # a balanced Feistel network is a good pseudo-random permutation from four on
+_COINS, _ORDER = 0, 1  # what a draw is for; a permutation takes one purpose per round, from _ORDER on
 
 
 class Key(NamedTuple):
@@ -52,60 +54,86 @@ def _splitmix64(x: int) -> int:
     return x ^ (x >> 31)
 
 
-def hash32(x: Tensor, subkey: int) -> Tensor:
-    """Hash int64 values below 2**32 to uniform 32-bit values: two keyed rounds of an avalanche mixer.
+def coins(count: int, keys: Sequence[Key]) -> Tensor:
+    """Draw `count` uniform numbers below 2**31 per key; `heads` makes booleans of them.
 
-    >>> hash32(torch.arange(3), 7).max() < 2**32
-    tensor(True)
+    >>> coins(4, [Key(0, 0, 0), Key(0, 0, 1)]).shape
+    torch.Size([2, 4])
     """
-    x = _mix32(x ^ (subkey & _MASK32))
-    return _mix32((x + (subkey >> 32)) & _MASK32)
+    return _upper(_hash(torch.arange(count), _column(keys, _COINS))).int()
 
 
-def _mix32(x: Tensor) -> Tensor:
-    x = ((x ^ (x >> 16)) * 0x7FEB352D) & _MASK32
-    x = ((x ^ (x >> 15)) * 0x846CA68B) & _MASK32
-    return x ^ (x >> 16)
+def heads(tossed: Tensor, p: float) -> Tensor:
+    """Return which of the numbers fall below the share p: independent booleans, true with probability p.
 
-
-def bernoulli(count: int, p: float, key: Key) -> Tensor:
-    """Draw `count` independent booleans that are true with probability p.
-
-    >>> bernoulli(4, 1.0, Key(0, 0, 0))
-    tensor([True, True, True, True])
+    >>> heads(coins(3, [Key(0, 0, 0)]), 1.0), heads(coins(3, [Key(0, 0, 0)]), 0.0)
+    (tensor([[True, True, True]]), tensor([[False, False, False]]))
     """
-    return hash32(torch.arange(count), key.subkey(0)) < int(p * 2**32)
+    return tossed <= int(p * 2**31) - 1
 
 
-def distinct_indices(n: int, k: int, key: Key) -> Tensor:
-    """Draw k distinct indices below n, every one as likely as another, in O(k) time.
+def distinct_indices(n: int, k: int, keys: Sequence[Key]) -> Tensor:
+    """Draw k distinct indices below n per key, every one as likely as another, in O(k) time: a tensor (keys, k).
 
-    A keyed permutation of the next power of two is applied to 0..k-1; a result of n or more is permuted again until it
-    falls below n (cycle walking), which keeps the whole a permutation of [0, n). On few entries a Feistel network
-    favours some pairs, so up to 1024 of them are all sorted by a hash instead.
+    [0, n) lies in a rectangle of about sqrt(n) by sqrt(n), which a keyed Feistel network permutes; k of its cells, in
+    order, are sent through. The few that come out at n or more go through again until they fall below n (cycle
+    walking), which keeps the whole a permutation of [0, n). On few entries such a network favours some pairs, so up to
+    1024 of them are all sorted by a hash instead.
 
-    >>> sorted(distinct_indices(10, 10, Key(0, 0, 0)).tolist()) == list(range(10))
+    >>> sorted(distinct_indices(10, 10, [Key(0, 0, 0)])[0].tolist()) == list(range(10))
     True
     """
     if n <= _SORTED:
-        return hash32(torch.arange(n), key.subkey(1)).argsort()[:k]  # the hash is one-to-one: there are no ties
-    bits = (n - 1).bit_length()
-    subkeys = [key.subkey(1 + r) for r in range(_ROUNDS)]
-    drawn = _permute(torch.arange(k), bits, subkeys)
-    outside = (drawn >= n).nonzero().flatten()
-    while outside.numel():
-        drawn[outside] = _permute(drawn[outside], bits, subkeys)
-        outside = outside[drawn[outside] >= n]
+        return _hash(torch.arange(n), _column(keys, _ORDER)).argsort(dim=1)[:, :k]  # one-to-one: there are no ties
+    rows = math.isqrt(n - 1) + 1
+    columns = -(-n // rows)
+    rounds = [_column(keys, _ORDER + r) for r in range(_ROUNDS)]
+    drawn = _permute(torch.arange(k).expand(len(keys), k), rows, columns, rounds)
+    outside = (drawn >= n).nonzero(as_tuple=True)
+    while outside[0].numel():
+        again = _permute(drawn[outside], rows, columns, [column[outside[0], 0] for column in rounds])
+        drawn[outside] = again
+        left = again >= n
+        outside = (outside[0][left], outside[1][left])
     return drawn
 
 
-def _permute(x: Tensor, bits: int, subkeys: list[int]) -> Tensor:
-    """Apply a Feistel network over `bits` bits: each half in turn is changed by a hash of the other one."""
-    low = bits // 2
-    left, right = x >> low, x & ((1 << low) - 1)
-    for r, subkey in enumerate(subkeys):
+def _permute(x: Tensor, rows: int, columns: int, rounds: list[Tensor]) -> Tensor:
+    """Send cells, row * columns + column, through the network: row and column by turns are shifted by the other's hash.
+
+    The shifts are modulo the number of rows, or of columns, so that the cells stay within the rectangle.
+    """
+    row = x.div(columns, rounding_mode="floor")
+    column = x - row * columns
+    for r, subkey in enumerate(rounds):
         if r % 2:
-            right = right ^ (hash32(left, subkey) & ((1 << low) - 1))
+            column = _shifted(column, _hash(row, subkey), columns)
         else:
-            left = left ^ (hash32(right, subkey) & ((1 << (bits - low)) - 1))
-    return (left << low) | right
+            row = _shifted(row, _hash(column, subkey), rows)
+    return row.mul_(columns).add_(column)
+
+
+def _shifted(x: Tensor, bits: Tensor, size: int) -> Tensor:
+    """Return (x + a uniform number below size) modulo size."""
+    x = _upper(bits).mul_(size).bitwise_right_shift_(31).add_(x)
+    return x.sub_((x >= size).long().mul_(size))
+
+
+def _hash(x: Tensor, subkey: Tensor) -> Tensor:
+    """Hash int64 values one-to-one: add the key, multiply, fold the upper half onto the lower, multiply."""
+    x = (x + subkey).mul_(_signed(0x9E3779B97F4A7C15))
+    return x.bitwise_xor_((x >> 32).bitwise_and_(0xFFFFFFFF)).mul_(_signed(0xBF58476D1CE4E5B9))
+
+
+def _upper(bits: Tensor) -> Tensor:
+    """Return the upper 31 bits, the best-mixed ones of a product."""
+    return (bits >> 33).bitwise_and_(0x7FFFFFFF)
+
+
+def _column(keys: Sequence[Key], purpose: int) -> Tensor:
+    """Return the keys' subkeys for a purpose, one below the other."""
+    return torch.tensor([_signed(key.subkey(purpose)) for key in keys]).unsqueeze(1)
+
+
+def _signed(word: int) -> int:
+    return word - (1 << 64) if word >> 63 else word
