@@ -111,7 +111,7 @@ TRAIN = f"train {NAME} --no-tensorboard --device cpu --runs unused"
         (f"{TRAIN} --crop-pad -1", "crop_pad is -1; it must be at least 0"),
         (f"{TRAIN} --model resnet19", "model is 'resnet19'; known are resnet18"),
         (f"{TRAIN} --data mnist", "data is 'mnist'; known are digits"),
-        (f"{TRAIN} --model resnet18 --width 8", "width is for CIFAR ResNets and Bi-Real nets; model 'resnet18' has a fixed width"),
+        (f"{TRAIN} --model resnet18 --width 8", "Bi-Real nets; model 'resnet18' has a fixed width"),
         (f"{TRAIN} --model resnet18", "model 'resnet18' takes images of 3 channels and data 'digits' has 1"),
         (f"{TRAIN} --granularity epoch --epochs 5", "5 epochs are too few for 13 sites at one epoch each: "),
         (f"{TRAIN} --epochs 1 --batch-size 700", "2 steps are too few for 13 sites"),

@@ -39,7 +39,7 @@ def get(name: str) -> Recipe:
 def find(*words: str) -> list[Recipe]:
     """Return the recipes whose names hold all the words.
 
-    >>> [r.name for r in find("bireal18", "float")]
+    >>> [r.name for r in find("bireal18", "cifar100", "float")]
     ['bireal18-cifar100-float-clip']
     """
     return [recipe for name, recipe in all_recipes().items() if all(word in name for word in words)]
