@@ -15,6 +15,7 @@ import platform
 import statistics
 import time
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import torch
 
@@ -32,22 +33,34 @@ def main() -> None:
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     print(f"{platform.machine()}, {os.cpu_count()} cores, {arguments.threads} threads, torch {torch.__version__}")
+    found = measure(arguments.rounds, 5 if arguments.step else 0)
+    for name, row in found["paths_ms"].items():
+        print(f"{name:44s} {row['median']:8.3f} ms   (quartiles {row['low']:.3f} to {row['high']:.3f})")
+    if arguments.step:
+        step = found["step_ms"]["median"]
+        share = found["paths_ms"]["32x32, crop and flip"]["median"] / step
+        print(f"{'ResNet-18 training step, batch 128':44s} {step:8.0f} ms   data path: {100 * share:.3f} %")
 
+
+def measure(rounds: int, steps: int) -> dict[str, Any]:
+    """Return quartiles in milliseconds of each variant, and of a training step if `steps` of them are asked for."""
     calls = variants()
     times: dict[str, list[float]] = {name: [] for name in calls}
-    for round_ in range(arguments.rounds + 5):
+    for round_ in range(rounds + 5):
         for name, call in calls.items():
             begin = time.perf_counter()
             call()
             if round_ >= 5:  # the first rounds warm up
                 times[name].append(time.perf_counter() - begin)
-    for name, seconds in times.items():
-        low, middle, high = statistics.quantiles(seconds, n=4)
-        print(f"{name:44s} {middle * 1e3:8.3f} ms   (quartiles {low * 1e3:.3f} to {high * 1e3:.3f})")
-    if arguments.step:
-        step = training_step()
-        share = statistics.median(times["32x32, crop and flip"]) / step
-        print(f"{'ResNet-18 training step, batch 128':44s} {step * 1e3:8.0f} ms   data path: {100 * share:.3f} %")
+    found: dict[str, Any] = {"rounds": rounds, "paths_ms": {name: quartiles(values) for name, values in times.items()}}
+    if steps:
+        found |= {"steps": steps, "step_ms": quartiles(training_steps(steps))}
+    return found
+
+
+def quartiles(seconds: list[float]) -> dict[str, float]:
+    low, median, high = (1e3 * value for value in statistics.quantiles(seconds, n=4))
+    return {"low": low, "median": median, "high": high}
 
 
 def variants() -> dict[str, Callable[[], object]]:
@@ -77,20 +90,20 @@ def forever(batches: Batches) -> Iterator[object]:
         epoch += 1
 
 
-def training_step() -> float:
+def training_steps(count: int) -> list[float]:
     from stompp.models import resnet18
 
     model = resnet18(num_classes=10, stem="cifar")
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, nesterov=True)
     x, y = torch.randn(BATCH, 3, 32, 32), torch.randint(0, 10, (BATCH,))
     seconds = []
-    for _ in range(4):
+    for _ in range(count + 1):
         begin = time.perf_counter()
         torch.nn.functional.cross_entropy(model(x), y).backward()
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
         seconds.append(time.perf_counter() - begin)
-    return statistics.median(seconds[1:])
+    return seconds[1:]
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ import platform
 import statistics
 import subprocess
 import sys
+from typing import Any
 
 VARIANTS = {
     "import torch": "import torch",
@@ -27,7 +28,16 @@ TIMED = "import time; began = time.perf_counter(); {}; print(time.perf_counter()
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--rounds", type=int, default=20)
-    rounds = parser.parse_args().rounds
+    found = measure(parser.parse_args().rounds)
+    print(f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}, {found['rounds']} rounds")
+    base = found["seconds"]["import torch"]["median"]
+    for name, row in found["seconds"].items():
+        spread = f"({row['low']:.3f} to {row['high']:.3f})"
+        print(f"{name:30s} {row['median']:7.3f} s {spread}  {row['median'] / base:5.2f} of torch")
+
+
+def measure(rounds: int) -> dict[str, Any]:
+    """Return least, median and greatest seconds of each variant."""
     seconds: dict[str, list[float]] = {name: [] for name in VARIANTS}
     for round_ in range(rounds + 1):
         for name, code in VARIANTS.items():
@@ -36,11 +46,11 @@ def main() -> None:
             )
             if round_ > 0:
                 seconds[name].append(float(done.stdout))
-    print(f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}, {rounds} rounds")
-    base = statistics.median(seconds["import torch"])
-    for name, values in seconds.items():
-        low, median, high = min(values), statistics.median(values), max(values)
-        print(f"{name:30s} {median:7.3f} s ({low:.3f} to {high:.3f})  {median / base:5.2f} of torch")
+    rows = {
+        name: {"low": min(values), "median": statistics.median(values), "high": max(values)}
+        for name, values in seconds.items()
+    }
+    return {"rounds": rounds, "seconds": rows}
 
 
 if __name__ == "__main__":
