@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import tyro
 from rich.console import Console
@@ -185,6 +185,67 @@ def report(arguments: list[str]) -> int:
 
 
 @dataclass(frozen=True)
+class _ReproduceArguments:
+    names: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="[NAME ...]")] = ()
+    """experiments; all means every one"""
+    list: bool = False
+    """list the experiments and do nothing else"""
+    scale: Literal["mini", "paper"] = "mini"
+    """the paper's settings exactly, or small nets on small images for a CPU"""
+    seeds: int | None = None
+    """seeds of each recipe; None is the experiment's own number"""
+    jobs: int = 2
+    """runs at once"""
+    executor: Literal["local", "slurm"] = "local"
+    """train in processes of this machine, or submit to SLURM"""
+    dry_run: bool = False
+    """say what would be trained and do nothing else"""
+    retry_failed: bool = False
+    """train those again that failed before"""
+    out: Path = Path("results")
+    """folder for tables and figures; they go to OUT/<scale>-tables"""
+    run: tyro.conf.OmitArgPrefixes[_RunFlags] = _RunFlags(tensorboard=False)
+
+
+def reproduce(arguments: list[str]) -> int:
+    """reproduce NAME ... [--scale paper]   train a table or figure of the paper, and set it beside the paper's"""
+    from stompp.experiments import catalog, grid
+    from stompp.experiments import reproduce as experiments
+
+    given = _parse("reproduce", _ReproduceArguments, arguments)
+    options = _checked(RunOptions, given.run)
+    console = Console()
+    if given.list:
+        experiments.listing(console)
+        return 0
+    if not given.names:
+        raise UsageError("reproduce needs the name of an experiment, or all; `stompp reproduce --list` shows them")
+    if given.seeds is not None and given.seeds < 1:
+        raise UsageError(f"seeds is {given.seeds}; it must be at least 1")
+    if options.seed:
+        raise UsageError("reproduce trains the seeds 0, 1, ...; write --seeds for their number")
+    names = experiments.chosen(given.names)
+    jobs = catalog.jobs_of(names, given.scale, given.seeds)
+    if given.dry_run:
+        grid.dry_run(jobs, options.runs, console)
+        return 0
+    outcome = grid.run(
+        jobs,
+        options.runs,
+        executor=given.executor,
+        parallel=given.jobs,
+        options=options,
+        retry_failed=given.retry_failed,
+        console=console,
+    )
+    out = given.out / f"{given.scale}-tables"
+    files = experiments.write(names, given.scale, experiments.finished(jobs, options.runs), out, console)
+    if files:
+        console.print(f"tables are in {out}; `stompp report {options.runs}` shows the runs themselves", highlight=False)
+    return outcome.exit_code
+
+
+@dataclass(frozen=True)
 class _DemoArguments:
     out: Path = Path("demo")
     """folder for the runs, the report and the packed net"""
@@ -206,6 +267,7 @@ COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "eval": eval_,
     "predict": predict,
     "report": report,
+    "reproduce": reproduce,
     "demo": demo,
     **deploy.COMMANDS,
 }

@@ -24,7 +24,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from rich.console import Console
 
@@ -39,6 +39,9 @@ from . import worker
 from .executors import LOST, End, Executor, LocalProcesses, Start, cores
 from .live import Screen
 from .timeleft import Tracked, read_progress
+
+if TYPE_CHECKING:
+    from .slurm import SlurmOptions
 
 State = Literal["finished", "unfinished", "new", "failed", "foreign", "in use"]
 TO_DO = ("unfinished", "new")
@@ -149,6 +152,7 @@ def run(
     *,
     executor: Executor | Literal["local", "slurm"] = "local",
     parallel: int = 2,
+    slurm: SlurmOptions | None = None,
     options: RunOptions | None = None,
     retry_failed: bool = False,
     deadline: float | None = None,
@@ -156,16 +160,19 @@ def run(
 ) -> Outcome:
     """Train what of the jobs is not finished, several at once, and show how they come along.
 
-    `options` hold for every run, but for its seed and folder; without `threads` the cores are shared out. After
-    `deadline` seconds everything is stopped as by Ctrl-C.
+    `parallel` is for processes of this machine, `slurm` for jobs of a cluster. `options` hold for every run, but for
+    its seed and folder; without `threads` the cores are shared out. After `deadline` seconds everything is stopped as
+    by Ctrl-C.
     """
     if deadline is not None and not deadline > 0:
         raise UsageError(f"deadline is {deadline}; it must be more than 0 seconds")
     options = options or RunOptions()
     planned = plan(jobs, runs)
     if executor == "slurm":
-        raise UsageError("executor 'slurm' is not there yet; choose 'local'")
-    if executor == "local":
+        from .slurm import SlurmJobs, SlurmOptions
+
+        executor = SlurmJobs(runs, slurm or SlurmOptions())
+    elif executor == "local":
         executor = LocalProcesses(parallel, tensorboard=options.tensorboard)
         if options.threads is None:
             options = replace(options, threads=max(1, cores() // parallel))
@@ -298,7 +305,9 @@ class Grid:
         elif number and (self._stopped_by is not None or number in worker.LET_GO):
             tracked.end("stopped", f"stopped by {signal.Signals(number).name}")
         else:
-            if number:
+            if end.reason and code != LOST:
+                worker.note_failure(folder, end.reason)
+            elif number:
                 hint = ", by hand or because memory ran out" if number == signal.SIGKILL else ""
                 worker.note_failure(folder, f"killed by {signal.Signals(number).name}{hint}")
             tracked.end("failed", end.reason or worker.read_failure(folder) or f"it ended with exit code {code}")

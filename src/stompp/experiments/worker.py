@@ -64,7 +64,7 @@ def carry_out(recipe: Recipe, options: RunOptions) -> int:
         return BAD_INPUT
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
-    except BaseException as error:
+    except Exception as error:
         traceback.print_exc(file=sys.stdout)
         sys.stdout.flush()
         note_failure(folder, "".join(traceback.format_exception_only(type(error), error)))

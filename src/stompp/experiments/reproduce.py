@@ -1,0 +1,152 @@
+"""`stompp reproduce`: train an experiment's runs, then write its tables, its figures and the verdicts on its claims."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table as Grid
+
+from stompp.errors import UsageError
+from stompp.recipes.grids import Scale
+from stompp.training.folder import write_atomically
+
+from . import comparison
+from .catalog import EXPERIMENTS, get
+from .claims import CLAIMS
+from .evidence import Claim, Evidence, Statement, weakest
+from .grid import Job
+from .runs import Run, read_run
+from .tables import spread
+
+EVERY = "all"
+
+
+def chosen(names: Sequence[str]) -> list[str]:
+    """Return the experiments that names on a command line mean."""
+    if EVERY in names:
+        return list(EXPERIMENTS)
+    return list(dict.fromkeys(get(name).name for name in names))
+
+
+def listing(console: Console) -> None:
+    """Print every experiment: what it is in the paper, and how many runs it takes."""
+    table = Grid("experiment", "in the paper", "what it asks", "claims", "runs, mini", "runs, paper", box=None)
+    for e in EXPERIMENTS.values():
+        counts = [f"{len(e.recipes(scale))} × {e.seeds}" for scale in ("mini", "paper")]
+        table.add_row(f"[bold]{e.name}", e.source, e.question, ", ".join(e.claims), *counts)
+    console.print(table)
+    console.print("Runs are recipes × seeds; what several experiments need is trained once.", style="dim")
+
+
+def finished(jobs: Iterable[Job], runs: Path) -> list[Run]:
+    """Return the finished runs among the jobs."""
+    folders = ((job, job.folder(runs)) for job in dict.fromkeys(jobs))
+    found = (read_run(folder.path) for _, folder in folders if folder.done)
+    return [run for run in found if run.done]
+
+
+def write(names: Sequence[str], scale: Scale, runs: Iterable[Run], out: Path, console: Console) -> list[Path]:
+    """Write and print the experiments' tables and verdicts; return the files written."""
+    evidence = Evidence(runs, scale)
+    written: list[Path] = []
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"cannot make the folder {out} ({error.strerror}); choose another one with --out") from None
+    for name in names:
+        tables = comparison.tables(evidence, [name])
+        if not tables:
+            console.print(f"{name}: no finished runs yet", highlight=False)
+            continue
+        for ending, text in (
+            ("md", "\n".join(comparison.markdown(table) for table in tables)),
+            ("tex", "\n".join(comparison.latex(table) for table in tables)),
+            ("csv", comparison.tidy(tables)),
+        ):
+            written.append(out / f"{name}.{ending}")
+            write_atomically(written[-1], text)
+        for table in tables:
+            _print_table(table, console)
+        for claim in (CLAIMS[c](evidence) for c in get(name).claims):
+            _print_claim(claim, console)
+    return written
+
+
+def claims_markdown(claims: Iterable[Claim]) -> str:
+    """Return the verdicts as a table, and every statement behind them."""
+    claims = list(claims)
+    lines = [
+        "| claim | | verdict | sure | against the strongest STE | sure |",
+        "|---|---|---|---:|---|---:|",
+    ]
+    for claim in claims:
+        strong = claim.verdict_on_strongest
+        cells = [claim.name, claim.text, f"**{claim.verdict}**", _sure(weakest(claim.statements))]
+        cells += ["", ""] if strong is None else [f"**{strong}**", _sure(weakest(claim.strongest or ()))]
+        lines.append("| " + " | ".join(cells) + " |")
+    lines += ["", "<details><summary>Every statement behind the verdicts</summary>", ""]
+    for claim in claims:
+        lines += [
+            "",
+            f"**{claim.name}** {claim.text}",
+            "",
+            "| statement | difference | sure | n |",
+            "|---|---:|---:|---:|",
+        ]
+        for statement in dict.fromkeys((*claim.statements, *(claim.strongest or ()))):
+            lines.append("| " + " | ".join(_statement(statement)) + " |")
+    return "\n".join([*lines, "", "</details>"]) + "\n"
+
+
+def _statement(statement: Statement) -> tuple[str, str, str, str]:
+    c = statement.contrast
+    if c is None:
+        return statement.text, "", "no runs", ""
+    error = "" if c.error is None else f" ± {c.error:.1f}"
+    return (
+        statement.text,
+        f"{c.value:+.1f}{error}".replace("-", "−"),
+        _sure(c.confidence),
+        "/".join(map(str, statement.n)),
+    )
+
+
+def _sure(confidence: float | None) -> str:
+    """Write a confidence in percent, never rounded up to certainty.
+
+    >>> _sure(0.9996), _sure(0.951), _sure(0.0001), _sure(None)
+    ('> 99.9 %', '95.1 %', '< 0.1 %', '')
+    """
+    if confidence is None:
+        return ""
+    if confidence > 0.999:
+        return "> 99.9 %"
+    return "< 0.1 %" if confidence < 0.001 else f"{100 * confidence:.1f} %"
+
+
+def _print_table(table: comparison.Table, console: Console) -> None:
+    shown = Grid("", title=f"{table.experiment.name}: {table.title}", title_justify="left", box=None)
+    for column in table.columns:
+        shown.add_column(column, justify="right")
+        if theirs := table.paper_column(column):
+            shown.add_column(theirs, justify="right", style="dim")
+    for row in table.rows:
+        cells = [row]
+        for column in table.columns:
+            cell = table.cells.get((row, column))
+            cells.append("" if cell is None else spread(cell.ours) + (f" ({cell.ours.n})" if cell.ours.n > 1 else ""))
+            if table.paper_column(column):
+                cells.append("" if cell is None or cell.paper is None else f"{cell.paper.accuracy:.1f}")
+        shown.add_row(*cells)
+    console.print(shown)
+    console.print()
+
+
+def _print_claim(claim: Claim, console: Console) -> None:
+    sure = _sure(weakest(claim.statements))
+    told = f"{claim.name} {claim.verdict}" + (f" ({sure} sure of the weakest statement)" if sure else "")
+    if claim.verdict_on_strongest is not None:
+        told += f"; against the strongest STE: {claim.verdict_on_strongest}"
+    console.print(f"{told}: {claim.text}", highlight=False)
