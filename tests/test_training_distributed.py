@@ -219,7 +219,9 @@ def test_several_processes_give_the_result_of_one(
     assert server.run(size, command(tmp_path / "several", *changes)) == [0] * size, server.said(0) + server.said(1)
     ours, theirs = (load_file(folder(tmp_path / name) / "model.safetensors") for name in ("several", "one"))
     for name, value in theirs.items():
-        torch.testing.assert_close(ours[name], value, rtol=1e-3, atol=1e-5, msg=name)
+        # Sums in another order differ in the last bit, and where that moves an entry over the edge of clip, by more.
+        # Without synchronised BatchNorm the same weights are a hundred times further apart.
+        torch.testing.assert_close(ours[name], value, rtol=1e-3, atol=1e-3, msg=name)
     for a, b in zip(rows(tmp_path / "several"), rows(tmp_path / "one"), strict=True):
         assert a["loss"] == pytest.approx(b["loss"], rel=1e-5)
         assert a["accuracy"] == pytest.approx(b["accuracy"], abs=0.21)  # one image of 512 may tip over
