@@ -18,6 +18,7 @@ from stompp.__main__ import BAD_INPUT, guarded
 from stompp._version import __version__
 from stompp.deploy import commands as deploy
 from stompp.errors import UsageError
+from stompp.experiments.cluster import SlurmOptions
 from stompp.recipes.schema import Recipe, differences
 from stompp.training.options import MachineOptions, RunOptions
 
@@ -42,6 +43,14 @@ class _MachineFlags(MachineOptions):
 @dataclass(frozen=True)
 class _RunFlags(RunOptions):
     __doc__ = RunOptions.__doc__
+
+    def __post_init__(self) -> None:
+        pass
+
+
+@dataclass(frozen=True)
+class _SlurmFlags(SlurmOptions):
+    __doc__ = SlurmOptions.__doc__
 
     def __post_init__(self) -> None:
         pass
@@ -198,6 +207,9 @@ class _ReproduceArguments:
     """runs at once"""
     executor: Literal["local", "slurm"] = "local"
     """train in processes of this machine, or submit to SLURM"""
+    slurm: _SlurmFlags = _SlurmFlags()
+    minutes: float | None = None
+    """stop by itself after so long; the same command goes on from there"""
     dry_run: bool = False
     """say what would be trained and do nothing else"""
     retry_failed: bool = False
@@ -234,8 +246,10 @@ def reproduce(arguments: list[str]) -> int:
         options.runs,
         executor=given.executor,
         parallel=given.jobs,
+        slurm=_checked(SlurmOptions, given.slurm),
         options=options,
         retry_failed=given.retry_failed,
+        deadline=None if given.minutes is None else 60 * given.minutes,
         console=console,
     )
     out = given.out / f"{given.scale}-tables"

@@ -220,5 +220,9 @@ def get(name: str) -> Experiment:
 
 
 def jobs_of(names: list[str], scale: Scale, seeds: int | None = None) -> list[Job]:
-    """Return the runs of several experiments, each once: what several need is trained for the first."""
-    return list(dict.fromkeys(job for name in names for job in get(name).jobs(scale, seeds)))
+    """Return the runs of several experiments, each once: what several need is trained for the first.
+
+    All that wants one seed comes before anything's second, so that a grid that is stopped has filled whole tables.
+    """
+    jobs = dict.fromkeys(job for name in names for job in get(name).jobs(scale, seeds))
+    return sorted(jobs, key=lambda job: job.seed)

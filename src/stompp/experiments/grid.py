@@ -24,7 +24,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from rich.console import Console
 
@@ -36,12 +36,10 @@ from stompp.training.folder import RunFolder
 from stompp.training.options import RunOptions
 
 from . import worker
+from .cluster import SlurmOptions
 from .executors import LOST, End, Executor, LocalProcesses, Start, cores
 from .live import Screen
 from .timeleft import Tracked, read_progress
-
-if TYPE_CHECKING:
-    from .slurm import SlurmOptions
 
 State = Literal["finished", "unfinished", "new", "failed", "foreign", "in use"]
 TO_DO = ("unfinished", "new")
@@ -169,7 +167,7 @@ def run(
     options = options or RunOptions()
     planned = plan(jobs, runs)
     if executor == "slurm":
-        from .slurm import SlurmJobs, SlurmOptions
+        from .slurm import SlurmJobs
 
         executor = SlurmJobs(runs, slurm or SlurmOptions())
     elif executor == "local":

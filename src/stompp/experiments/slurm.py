@@ -10,16 +10,17 @@ import os
 import signal
 import time
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from types import FrameType
-from typing import Any, Literal
+from typing import Any
 
 from stompp.errors import UsageError
 from stompp.recipes.schema import Recipe
 from stompp.training.options import RunOptions
 
 from . import worker
+from .cluster import SlurmOptions
 from .executors import End, Start
 
 LONGEST_ARRAY = 1000  # SLURM's own limit is 1001, unless set otherwise
@@ -28,33 +29,6 @@ RESULT_DELAY = 15.0  # seconds that a shared disk may take to show a job's resul
 RESTARTS = 100  # of one run, after signals from outside; a run that gets no further than that will never
 NOT_ITS_FAULT = ("TIMEOUT", "PREEMPTED", "NODE_FAIL", "BOOT_FAIL", "DEADLINE", "REVOKED")
 STOPPED = 128 + signal.SIGTERM
-
-
-@dataclass(frozen=True)
-class SlurmOptions:
-    """What a job asks of the cluster."""
-
-    partition: str | None = None
-    """partition; None is the cluster's default"""
-    account: str | None = None
-    """account to charge"""
-    minutes: int = 240
-    """time of one job; a run that takes longer is queued again and goes on"""
-    gpus: int = 1
-    """GPUs of a run"""
-    cpus: int = 4
-    """cores of a run"""
-    memory_gb: int | None = None
-    """memory of a run; None is the cluster's default"""
-    at_once: int = 64
-    """how many jobs may run at the same time"""
-    cluster: Literal["slurm", "local"] = "slurm"
-    """local is submitit's imitation of a cluster on this machine, for tests"""
-
-    def __post_init__(self) -> None:
-        for name, least in (("minutes", 1), ("gpus", 0), ("cpus", 1), ("at_once", 1)):
-            if getattr(self, name) < least:
-                raise UsageError(f"{name} is {getattr(self, name)}; it must be at least {least}")
 
 
 class SlurmJobs:
