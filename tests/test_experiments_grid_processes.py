@@ -19,7 +19,9 @@ import pytest
 from rich.console import Console
 
 from stompp import recipes
+from stompp.experiments.collect import collect
 from stompp.experiments.grid import Job, Outcome, look, run
+from stompp.experiments.runs import find_runs
 from stompp.recipes import Recipe
 from stompp.training.options import RunOptions
 
@@ -191,16 +193,34 @@ def test_failing_run_tells_why_and_the_others_go_on(tmp_path: Path) -> None:
     )
     made = [Job(diverging, 0), Job(missing, 0), Job(good, 0)]
     outcome = carry_out(made, tmp_path)
-    assert [r.state for r in outcome.reports] == ["failed", "failed", "finished"]
+    assert [r.state for r in outcome.reports] == ["diverged", "failed", "finished"]
     notes = [r.note for r in outcome.reports]
     assert "is not finite at step" in notes[0]
     assert "neither a run folder nor a recipe's name" in notes[1]
     for job, note in zip(made, notes[:2]):
-        folder = job.folder(tmp_path)
-        assert folder.failed_file.read_text() == note + "\n"
-        assert note in folder.log_file.read_text()
+        assert note in job.folder(tmp_path).log_file.read_text()
+    assert not made[0].folder(tmp_path).failed_file.exists()
+    assert made[1].folder(tmp_path).failed_file.read_text() == notes[1] + "\n"
     assert "epoch   2/2" in made[2].folder(tmp_path).log_file.read_text()
     assert outcome.exit_code == 1
+
+
+def test_broken_down_run_is_a_result_that_is_not_tried_again(tmp_path: Path) -> None:
+    jobs = [Job(small("bnn-ste", lr=1e9), 0), Job(small("float-clip"), 0)]
+    assert carry_out(jobs, tmp_path).exit_code == 0
+    folder = jobs[0].folder(tmp_path)
+    before = folder.log_file.read_bytes()
+    assert look(jobs[0], tmp_path).state == "diverged"
+    assert carry_out(jobs, tmp_path).exit_code == 0
+    assert folder.log_file.read_bytes() == before
+    (found,) = find_runs([folder.path]).runs
+    assert "is not finite at step" in (found.diverged or "")
+    assert (found.ended, found.done, found.final()) == (True, False, 10.0)
+    kept = collect([tmp_path], tmp_path / "kept")
+    assert len(kept) == 2
+    assert find_runs([tmp_path / "kept"]).runs[0].diverged == found.diverged
+    assert carry_out(jobs, tmp_path, retry_failed=True).reports[0].state == "diverged"
+    assert folder.log_file.read_bytes() != before
 
 
 @pytest.mark.slow

@@ -18,7 +18,7 @@ from safetensors.torch import load_file
 
 from stompp.core.freeze import fully_binary, sites
 from stompp.data import load
-from stompp.errors import UsageError
+from stompp.errors import Diverged, UsageError
 from stompp.recipes import Recipe, get
 from stompp.training import checkpoint, loop
 from stompp.training.build import build_model, evaluation_batches, open_run
@@ -229,10 +229,22 @@ def test_changed_field_gets_a_folder_of_its_own(tmp_path: Path) -> None:
 
 def test_loss_that_blows_up_stops_with_step_site_and_learning_rate(tmp_path: Path) -> None:
     recipe = tiny(lr=1e30)
-    with pytest.raises(UsageError, match=r"not finite at step \d+ of 24 \(.* moving, learning rate 1e\+30\)") as caught:
+    with pytest.raises(Diverged, match=r"not finite at step \d+ of 24 \(.* moving, learning rate 1e\+30\)") as caught:
         train(recipe, options(tmp_path, monitor_every=1))
     assert "there is no checkpoint yet" in str(caught.value)
-    assert not RunFolder.of(recipe, 0, tmp_path).done
+    folder = RunFolder.of(recipe, 0, tmp_path)
+    assert not folder.done
+    assert folder.divergence() == str(caught.value)
+
+
+def test_run_that_finishes_after_it_broke_down_is_finished(tmp_path: Path) -> None:
+    folder, _ = run(tiny(), tmp_path)
+    folder.done_file.unlink()
+    folder.diverged_file.write_text('{"reason": "the loss is not finite"}\n')
+    assert folder.divergence() == "the loss is not finite"
+    run(tiny(), tmp_path)
+    assert folder.divergence() is None
+    assert not folder.diverged_file.exists()
 
 
 @pytest.mark.parametrize("every", [1, 1000])

@@ -107,8 +107,7 @@ def table(experiment: Experiment, evidence: Evidence, split: str = "test") -> Ta
     cells = {}
     for spec, recipe in experiment.recipes(evidence.scale).items():
         row, column = experiment.row(spec, recipe), experiment.column(spec, recipe)
-        values = (run.final(split) for run in evidence.runs(spec))
-        ours = Score(tuple(v for v in values if v is not None))
+        ours = Score.of(evidence.runs(spec), split)
         cells[row, column] = Cell(spec, recipe, row, column, split, ours, _paper_number(experiment, spec, split))
     rows = tuple(dict.fromkeys(row for row, _ in cells))
     columns = tuple(dict.fromkeys(column for _, column in cells))

@@ -1,4 +1,4 @@
-"""What finished runs say to a comparison: statements of the kind "this is above that", found and tested by setting."""
+"""What the runs that have ended say to a comparison: statements "this is above that", found and tested by setting."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class Evidence:
         self.scale: Scale = scale
         self._runs: dict[Recipe, list[Run]] = {}
         for run in runs:
-            if run.done:
+            if run.ended:
                 self._runs.setdefault(run.recipe, []).append(run)
         for its in self._runs.values():
             its.sort(key=lambda run: run.seed)

@@ -4,6 +4,7 @@ A grid keeps nothing of its own: all that it knows stands in the run folders, so
 started again, and two grids may work in the same folder at once. Of every run it first looks at its folder:
 
     finished     there is a DONE: nothing to do
+    diverged     there is a DIVERGED: training broke down, which is a result, and would be again: nothing to do
     unfinished   it was stopped or killed: it goes on from its checkpoint
     new          it is trained
     failed       there is a FAILED with the reason: left alone until `retry_failed`, for it would most likely fail again
@@ -41,9 +42,10 @@ from .executors import LOST, End, Executor, LocalProcesses, Start, cores
 from .live import Screen
 from .timeleft import Tracked, read_progress
 
-State = Literal["finished", "unfinished", "new", "failed", "foreign", "in use"]
+State = Literal["finished", "diverged", "unfinished", "new", "failed", "foreign", "in use"]
 TO_DO = ("unfinished", "new")
 ACTIVE = ("running", "queued")
+WITH_RESULT = ("finished", "diverged")
 
 
 @dataclass(frozen=True)
@@ -90,8 +92,8 @@ class Outcome:
 
     @property
     def exit_code(self) -> int:
-        """0: every run is finished; 1: not every one is; 128 + n: stopped by signal n before that."""
-        if all(report.state == "finished" for report in self.reports):
+        """0: every run has a result; 1: not every one has; 128 + n: stopped by signal n before that."""
+        if all(report.state in WITH_RESULT for report in self.reports):
             return 0
         return 1 if self.stopped_by is None else 128 + self.stopped_by
 
@@ -139,6 +141,8 @@ def look(job: Job, runs: Path) -> Planned:
         return Planned(job, "finished", epochs=epochs)
     if (owner := folder.in_use_by()) is not None:
         return Planned(job, "in use", f"process {owner} trains it", epochs)
+    if (reason := folder.divergence()) is not None:
+        return Planned(job, "diverged", reason, epochs)
     if (reason := worker.read_failure(folder)) is not None:
         return Planned(job, "failed", reason, epochs)
     return Planned(job, "unfinished" if folder.recipe_file.exists() else "new", epochs=epochs)
@@ -222,7 +226,7 @@ class Grid:
         self._runs, self._executor, self._options = runs, executor, options
         self._jobs = [p.job for p in planned]
         self._needs = {p.job: p.needs for p in planned}
-        self._retry = {p.job for p in planned if retry_failed and p.state == "failed"}
+        self._retry = {p.job for p in planned if retry_failed and p.state in ("failed", "diverged")}
         self._tracked: dict[Job, Tracked] = {}
         for p in planned:
             state = "waiting" if p.state in TO_DO or p.job in self._retry else p.state
@@ -266,7 +270,7 @@ class Grid:
             if tracked.state != "waiting" or not self._has_what_it_needs(job):
                 continue
             now = look(job, self._runs)
-            if now.state in TO_DO or (now.state == "failed" and job in self._retry):
+            if now.state in TO_DO or (now.state in ("failed", "diverged") and job in self._retry):
                 tracked.epochs = now.epochs
                 tracked.start(queued=self._executor.queues)
                 self._screen.started(tracked)
@@ -283,7 +287,7 @@ class Grid:
         tracked = self._tracked[needs]
         if tracked.state == "in use" and tracked.folder.done:
             tracked.end("finished", "")
-        if tracked.state in ("failed", "foreign", "blocked", "stopped"):
+        if tracked.state in ("failed", "diverged", "foreign", "blocked", "stopped"):
             self._tracked[job].end("blocked", f"it starts from {needs}, which is {tracked.state}")
             self._screen.ended(self._tracked[job])
         return tracked.state == "finished"
@@ -296,6 +300,8 @@ class Grid:
         number = -code if code < 0 else code - 128 if 128 < code < LOST else 0
         if code == worker.FINISHED and folder.done:
             tracked.end("finished", "")
+        elif code == worker.DIVERGED:
+            tracked.end("diverged", folder.divergence() or "")
         elif code in (worker.BUSY, worker.FOREIGN):
             now = look(job, self._runs)
             told = "in use" if code == worker.BUSY else "foreign"

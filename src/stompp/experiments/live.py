@@ -16,8 +16,15 @@ from rich.text import Text
 from .timeleft import Speeds, Tracked, duration
 
 PLAIN_EVERY = 60.0  # seconds between two lines on the state of things where there is no terminal
-STYLES = {"running": "cyan", "finished": "green", "failed": "red", "blocked": "red", "foreign": "red"}
-ORDER = ("running", "queued", "finished", "failed", "blocked", "foreign", "in use", "stopped", "waiting")
+STYLES = {
+    "running": "cyan",
+    "finished": "green",
+    "diverged": "yellow",
+    "failed": "red",
+    "blocked": "red",
+    "foreign": "red",
+}
+ORDER = ("running", "queued", "finished", "diverged", "failed", "blocked", "foreign", "in use", "stopped", "waiting")
 
 
 class Screen:
@@ -71,7 +78,7 @@ class Screen:
         """Say how it all ended, what went wrong, and how to go on."""
         self.say(f"{self._counts()} of {self._number()} in {duration(time.monotonic() - self._began)}")
         for run in self._runs:
-            if run.state in ("failed", "blocked", "foreign", "in use"):
+            if run.state in ("diverged", "failed", "blocked", "foreign", "in use"):
                 log = f" (see {run.folder.log_file})" if run.state == "failed" and run.folder.log_file.exists() else ""
                 self.say(f"  {run.state}: {run.name}: {run.note}{log}")
         if any(run.state == "failed" for run in self._runs):

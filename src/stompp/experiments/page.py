@@ -26,13 +26,13 @@ _STRIP_WIDTH, _STRIP_MARGIN = 270, 12
 def overview(found: Found, groups: list[Group]) -> str:
     """Return what ran: totals, recipes × seeds, hardware and versions, and whatever was left out."""
     runs = found.runs
-    done = sum(run.done for run in runs)
+    done = sum(run.ended for run in runs)
     recipes = sum(len(group.rows) for group in groups)
     spent = sum(run.seconds for run in runs)
     epochs = sum(len(run.epochs) for run in runs)
     seeds = len({run.seed for run in runs})
     tiles = [
-        ("runs finished", f"{done} <small>of {len(runs)}</small>"),
+        ("runs ended", f"{done} <small>of {len(runs)}</small>"),
         ("recipes", f"{recipes} <small>on {_count(len(groups), 'net')}</small>"),
         ("seeds", str(seeds)),
         ("epochs trained", f"{epochs:,}"),
@@ -122,6 +122,8 @@ def _cell(row: Row, seed: int) -> str:
     run = next((run for run in row.runs if run.seed == seed), None)
     if run is None:
         return '<td><span class="soft" aria-label="not run">–</span></td>'
+    if run.diverged is not None:
+        return f'<td><span class="broken" title="{escape(run.diverged)}">diverged</span></td>'
     if run.done:
         return f'<td><span class="done"><span class="sr">finished: </span>{run.final():.1f}</span></td>'
     epochs = run.epochs[-1].number if run.epochs else 0

@@ -77,7 +77,7 @@ def _run(run: Run) -> dict[str, Any]:
     }
     return {
         "seed": run.seed,
-        "done": run.done,
+        "done": run.ended,
         "epoch": [e.number for e in run.epochs],
         "accuracy": accuracy,
         "history": _history(run),

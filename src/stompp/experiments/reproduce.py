@@ -41,10 +41,10 @@ def listing(console: Console) -> None:
 
 
 def finished(jobs: Iterable[Job], runs: Path) -> list[Run]:
-    """Return the finished runs among the jobs."""
+    """Return the runs among the jobs that have a result."""
     folders = ((job, job.folder(runs)) for job in dict.fromkeys(jobs))
-    found = (read_run(folder.path) for _, folder in folders if folder.done)
-    return [run for run in found if run.done]
+    found = (read_run(folder.path) for _, folder in folders if folder.done or folder.divergence() is not None)
+    return [run for run in found if run.ended]
 
 
 def write(names: Sequence[str], scale: Scale, runs: Iterable[Run], out: Path, console: Console) -> list[Path]:

@@ -1,6 +1,7 @@
 """Runs summed up: what a recipe's rule is called, n, mean and spread of its runs, and the gain over STE.
 
-Only finished runs count. A spread needs at least two of them; for one it is None, never zero.
+Only runs that have ended count; one that broke down counts as guessing, and is told. A spread needs at least two of
+them; for one it is None, never zero.
 """
 
 from __future__ import annotations
@@ -25,13 +26,21 @@ _SHORT = {"lr": "lr {:g}", "epochs": "{} epochs", "refresh": "r {}", "schedule":
 
 @dataclass(frozen=True)
 class Score:
-    """Final test accuracy of the binary view over the finished runs."""
+    """Final accuracy of the binary view over the runs that have ended."""
+
+    @staticmethod
+    def of(runs: Iterable[Run], split: str = "test") -> Score:
+        """Sum up the runs that have ended."""
+        ended = [run for run in runs if run.ended]
+        values = (run.final(split) for run in ended)
+        return Score(tuple(v for v in values if v is not None), sum(run.diverged is not None for run in ended))
 
     values: tuple[float, ...]  # by seed
+    diverged: int = 0  # how many of them broke down
 
     @property
     def n(self) -> int:
-        """Number of finished runs."""
+        """Number of runs."""
         return len(self.values)
 
     @property
@@ -68,7 +77,7 @@ class Row:
     @property
     def unfinished(self) -> tuple[Run, ...]:
         """Runs that do not count yet."""
-        return tuple(run for run in self.runs if not run.done)
+        return tuple(run for run in self.runs if not run.ended)
 
 
 @dataclass(frozen=True)
@@ -91,7 +100,7 @@ def group(runs: Iterable[Run]) -> list[Group]:
         rows = []
         for recipe in sorted(by_recipe, key=_order):
             its = tuple(sorted(by_recipe[recipe], key=lambda r: r.seed))
-            score = Score(tuple(v for run in its if run.done and (v := run.final()) is not None))
+            score = Score.of(its)
             rows.append(Row(recipe, _label(recipe, common), its, score))
         twice = {label for label, n in Counter(row.label for row in rows).items() if n > 1}
         rows = [replace(row, label=f"{row.label} · {row.recipe.name}") if row.label in twice else row for row in rows]

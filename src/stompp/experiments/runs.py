@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from stompp.data.catalog import shape_of
 from stompp.errors import UsageError
 from stompp.recipes.schema import Recipe
 from stompp.training.folder import RunFolder
@@ -46,10 +47,16 @@ class Run:
     path: Path
     recipe: Recipe
     seed: int
-    done: bool
+    done: bool  # it went to its end
     environment: dict[str, Any]
     epochs: list[Epoch]
     notes: list[str] = field(default_factory=list)
+    diverged: str | None = None  # how it broke down, if it did
+
+    @property
+    def ended(self) -> bool:
+        """True if there is a result to count: that of the last epoch, or that training broke down."""
+        return self.done or self.diverged is not None
 
     @property
     def seconds(self) -> float:
@@ -57,7 +64,9 @@ class Run:
         return sum(e.seconds + e.evaluation_seconds for e in self.epochs)
 
     def final(self, split: str = "test", view: str = "binary") -> float | None:
-        """Return the accuracy after the last epoch so far."""
+        """Return the accuracy after the last epoch so far; that of guessing, if training broke down."""
+        if self.diverged is not None:
+            return 100.0 / shape_of(self.recipe.data)[1]
         return self.epochs[-1].accuracy[split, view] if self.epochs else None
 
 
@@ -89,7 +98,8 @@ def find_runs(folders: Iterable[Path]) -> Found:
     if not runs:
         told = " ".join(notes) if notes else "No folders were given."
         raise UsageError(f"no runs found. {told} A run is a folder that `stompp train` wrote, with a recipe.json in it")
-    kept = _each_once(sorted(runs.values(), key=lambda r: (r.recipe.name, r.seed, not r.done, -len(r.epochs))), notes)
+    best_first = sorted(runs.values(), key=lambda r: (r.recipe.name, r.seed, not r.done, not r.ended, -len(r.epochs)))
+    kept = _each_once(best_first, notes)
     notes.extend(f"{run.recipe.name}, seed {run.seed}: {note}" for run in kept for note in run.notes)
     return Found(kept, notes)
 
@@ -112,7 +122,8 @@ def read_run(path: Path) -> Run:
         last = epochs[-1].number if epochs else 0
         notes.append(f"it is marked as finished, yet its metrics end at epoch {last} of {recipe.epochs}.")
         return Run(path, recipe, seed, False, _read_environment(folder.env_file, notes), epochs, notes)
-    return Run(path, recipe, seed, folder.done, _read_environment(folder.env_file, notes), epochs, notes)
+    environment = _read_environment(folder.env_file, notes)
+    return Run(path, recipe, seed, folder.done, environment, epochs, notes, folder.divergence())
 
 
 def _each_once(runs: list[Run], notes: list[str]) -> list[Run]:

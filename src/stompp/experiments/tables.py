@@ -23,8 +23,7 @@ def table(groups: Iterable[Group]) -> str:
             "|---|---|---|---|---|---|",
         ]
         for row in one.rows:
-            done = [run for run in row.runs if run.done]
-            training = Score(tuple(v for run in done if (v := run.final("train")) is not None))
+            training = Score.of(row.runs, "train")
             cells = (
                 row.label,
                 str(row.score.n),
@@ -39,14 +38,19 @@ def table(groups: Iterable[Group]) -> str:
 
 
 def spread(score: Score) -> str:
-    """Return mean ± sd in percent; one run has no spread.
+    """Return mean ± sd in percent; one run has no spread. Runs that broke down count as guessing, and are told.
 
     >>> spread(Score((50.0, 52.0))), spread(Score((50.0,))), spread(Score(()))
     ('51.0 ± 1.4', '50.0', '—')
+    >>> spread(Score((10.0, 10.0), diverged=2)), spread(Score((10.0, 30.0), diverged=1))
+    ('10.0, diverged', '20.0 ± 14.1, 1 of 2 diverged')
     """
     if score.mean is None:
         return "—"
-    return f"{score.mean:.1f}" + ("" if score.sd is None else f" ± {score.sd:.1f}")
+    if score.diverged == score.n:
+        return f"{score.mean:.1f}, diverged"
+    told = f", {score.diverged} of {score.n} diverged" if score.diverged else ""
+    return f"{score.mean:.1f}" + ("" if score.sd is None else f" ± {score.sd:.1f}") + told
 
 
 def difference(gain: Gain | None) -> str:
@@ -67,7 +71,7 @@ def provenance(found: Found) -> str:
         values = Counter(str(run.environment.get(name, "unknown")) for run in runs)
         return ", ".join(value if len(values) == 1 else f"{value} ({n})" for value, n in values.most_common())
 
-    runs = [run for run in found.runs if run.done]
+    runs = [run for run in found.runs if run.ended]
     hours = sum(run.seconds for run in runs) / 3600
     lines = [
         f"- {len(runs)} runs, {hours:.1f} hours of training and evaluation in all",

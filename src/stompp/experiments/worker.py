@@ -30,13 +30,13 @@ from typing import Any, NoReturn
 import torch
 from rich.console import Console
 
-from stompp.errors import UsageError
+from stompp.errors import Diverged, UsageError
 from stompp.recipes.schema import Recipe
 from stompp.training.folder import InUse, RunFolder, write_atomically
 from stompp.training.loop import train
 from stompp.training.options import RunOptions
 
-FINISHED, CRASHED, BAD_INPUT, BUSY, FOREIGN = 0, 1, 2, 3, 4  # exit codes; 128 + n: stopped by signal n, and saved
+FINISHED, CRASHED, BAD_INPUT, BUSY, FOREIGN, DIVERGED = range(6)  # exit codes; 128 + n: stopped by signal n, and saved
 STOP, KILL = "stop", "kill"  # what the server is told besides jobs
 LET_GO = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # not for the server: its end would orphan the runs
 
@@ -58,6 +58,9 @@ def carry_out(recipe: Recipe, options: RunOptions) -> int:
     except InUse as error:
         print(error, flush=True)
         return BUSY
+    except Diverged as error:
+        print(f"stompp: {error}", flush=True)
+        return DIVERGED
     except UsageError as error:
         print(f"stompp: {error}", flush=True)
         note_failure(folder, str(error))

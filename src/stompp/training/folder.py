@@ -3,6 +3,7 @@
     recipe.json      what was asked for            metrics.jsonl      one line per epoch
     env.json         what it ran on                checkpoint.pt      the newest state (and .prev.pt, the one before)
     model.safetensors, DONE                        the result, once it is finished
+    DIVERGED                                       instead: training broke down, when and where
     log.txt, FAILED                                a grid's run: what it printed, and why it failed if it did
 
 Nothing here is ever overwritten by another recipe's run.
@@ -45,6 +46,7 @@ class RunFolder:
         self.checkpoint_file = path / "checkpoint.pt"
         self.model_file = path / "model.safetensors"
         self.done_file = path / "DONE"
+        self.diverged_file = path / "DIVERGED"
         self.log_file = path / "log.txt"
         self.failed_file = path / "FAILED"
 
@@ -67,6 +69,15 @@ class RunFolder:
     def done(self) -> bool:
         """True once the run is finished."""
         return self.done_file.exists()
+
+    def divergence(self) -> str | None:
+        """Return how training broke down, if that is how it ended."""
+        if self.done or not self.diverged_file.exists():
+            return None
+        try:
+            return str(json.loads(self.diverged_file.read_text())["reason"])
+        except (OSError, ValueError, KeyError, TypeError):
+            return "it broke down (its file DIVERGED is damaged)"
 
     def checksum(self) -> str | None:
         """Return the SHA-256 that DONE has of model.safetensors; None if the run is not finished or DONE is damaged."""

@@ -74,7 +74,13 @@ def train(recipe: Recipe, options: RunOptions, console: Console | None = None) -
         ranks.first_only(lambda: stack.enter_context(folder.locked()))
         stop = stack.enter_context(stop_signals())
         ranks.first_only(lambda: folder.claim(recipe, options.seed))
-        return training.run(stop)
+        try:
+            return training.run(stop)
+        except Diverged as error:
+            if ranks.first:  # a result too, if a sad one: tables count it as guessing
+                found = {"reason": str(error), "step": training.t, "steps": training.total}
+                write_atomically(folder.diverged_file, _json(found))
+            raise
 
 
 class Training:
@@ -324,6 +330,7 @@ class Training:
         self.screen.say(f"going on with {self.folder.path} at step {self.t} of {self.total}")
 
     def _open_files(self) -> None:
+        self.folder.diverged_file.unlink(missing_ok=True)
         self.metrics = Metrics(self.folder.metrics_file, self.metrics_length)
         found = {**environment(self.device), "processes": self.ranks.size}
         if self.started_from is not None:
