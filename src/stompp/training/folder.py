@@ -218,8 +218,14 @@ def environment(device: torch.device) -> dict[str, Any]:
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else str(device),
         "threads": torch.get_num_threads(),
         "commit": _commit(),
-        "command": " ".join(sys.argv),
+        "command": " ".join([_program(), *sys.argv[1:]]),
     }
+
+
+def _program() -> str:
+    """Return what was called, without the folders of this machine: `python -m stompp` is stompp."""
+    path = Path(sys.argv[0])
+    return path.parent.name if path.name == "__main__.py" else path.name
 
 
 def _cpu_name() -> str:
