@@ -5,7 +5,7 @@ VENV ?= .venv
 BIN = $(VENV)/bin
 INSTALLED = $(VENV)/.installed
 
-.PHONY: help demo check format lint types test test-slow kernels sanitize results clean
+.PHONY: help demo check format lint types test test-slow kernels wheels sanitize results clean
 
 help:  ## say what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 14
@@ -21,11 +21,11 @@ KERNELS = $(VENV)/.kernels
 
 $(KERNELS): $(INSTALLED) kernels/pyproject.toml kernels/CMakeLists.txt $(wildcard kernels/src/* kernels/python/*/*.py)
 	@if command -v $${CXX:-c++} >/dev/null; then \
-	  $(BIN)/python -m pip install --quiet --disable-pip-version-check ./kernels && echo "kernels: compiled and installed"; \
+	  $(BIN)/python -m pip install --quiet --disable-pip-version-check ./kernels && echo "kernels: compiled and installed" \
+	    && touch $@; \
 	else \
 	  echo "kernels: there is no C++ compiler here (c++, or CXX); packed nets will run in numpy, slowly"; \
 	fi
-	@touch $@
 
 kernels: $(KERNELS)  ## compile and install the kernels for packed nets
 
@@ -39,6 +39,21 @@ sanitize: $(INSTALLED)  ## kernel tests and the fuzz target with the kernels und
 	  ASAN_OPTIONS=detect_leaks=0:quarantine_size_mb=16 UBSAN_OPTIONS=print_stacktrace=1 PYTHONPATH=$(SANITIZED) && \
 	$(BIN)/python -m pytest tests/test_deploy_kernels.py tests/test_deploy_format.py tests/test_deploy_runtime.py && \
 	$(BIN)/python tests/fuzz_packed.py --files $(FUZZ_FILES) --seed 1 --processes 2 $(if $(FUZZ_OUT),--out $(FUZZ_OUT))
+
+# Each wheel is built and tried by its own Python, in an environment that has numpy and the two wheels alone.
+PYTHONS ?= python3.10 python3.11 python3.12 python3.13
+wheels:  ## build wheels of both distributions for every Python 3.10 to 3.13 there is, and try each with numpy alone
+	rm -rf dist
+	for python in $(PYTHONS); do \
+	  $$python -c 1 2>/dev/null || { echo "$$python: not here, left out"; continue; }; \
+	  rm -rf build/wheel-env && $$python -m venv build/wheel-env && \
+	  build/wheel-env/bin/python -m pip wheel --quiet --disable-pip-version-check --no-deps -w dist . ./kernels && \
+	  tag=$$($$python -c "import sys; print('cp%d%d' % sys.version_info[:2])") && \
+	  build/wheel-env/bin/python -m pip install --quiet --disable-pip-version-check numpy && \
+	  build/wheel-env/bin/python -m pip install --quiet --disable-pip-version-check --no-deps \
+	    dist/stompp-*-py3-none-any.whl dist/stompp_kernels-*-$$tag-*.whl && \
+	  build/wheel-env/bin/python tests/try_wheel.py || exit 1; \
+	done
 
 demo: $(KERNELS)  ## train float, STE and StoMPP nets on bundled digits, explained; report and packed net in demo/
 	$(BIN)/stompp demo --out demo
