@@ -20,8 +20,13 @@ def write_run(
     sites: int = 13,
     upto: int | None = None,
     changes: dict[str, Any] | None = None,
+    diverged: str | None = None,
+    between: int = 0,
 ) -> Path:
-    """Write a run with so many sites; `upto` stops it after that epoch. Return its folder."""
+    """Write a run with so many sites; `upto` stops it after that epoch, `diverged` says why. Return its folder.
+
+    `between` is the number of evaluations within each epoch.
+    """
     if isinstance(recipe, str):
         recipe = recipes.get(recipe)
     fields = recipe.to_dict() | (changes or {})
@@ -32,8 +37,12 @@ def write_run(
     (folder / "env.json").write_text(json.dumps(environment))
     epochs = fields["epochs"]
     lines = [epoch_line(e, epochs, sites, fields, seed) for e in range(epochs if upto is None else upto)]
+    for line in lines if between else ():
+        line["between"] = evaluations_between(line, between)
     (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    if upto is None:
+    if diverged is not None:
+        (folder / "DIVERGED").write_text(json.dumps({"reason": diverged, "step": 1, "steps": 2}))
+    elif upto is None:
         (folder / "DONE").write_text(json.dumps({"test": lines[-1]["test"]}))
     return folder
 
@@ -68,3 +77,15 @@ def epoch_line(epoch: int, epochs: int, sites: int, fields: dict[str, Any], seed
         "evaluation_seconds": 0.5,
         "time": {"data": 0.1, "masks": 0.1, "forward": 0.3, "backward": 0.4, "optimizer": 0.1},
     }
+
+
+def evaluations_between(line: dict[str, Any], count: int) -> list[dict[str, float]]:
+    """Return evaluations within an epoch, a little below the one at its end; an epoch has 1,000 steps then."""
+    line["step"] = 1_000 * (line["epoch"] + 1)
+    return [
+        {
+            "step": 1_000 * line["epoch"] + 1_000 * k // (count + 1),
+            **{view: round(line["test"][view]["accuracy"] * (0.8 + 0.1 * k / count), 3) for view in line["test"]},
+        }
+        for k in range(1, count + 1)
+    ]

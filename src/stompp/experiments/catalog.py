@@ -8,6 +8,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 
 from stompp.errors import UsageError
 from stompp.recipes import METHODS, Recipe, mini, paper
@@ -49,6 +50,7 @@ class Experiment:
         return [Job(recipe, seed) for seed in range(seeds or self.seeds) for recipe in recipes]
 
 
+@cache
 def recipe_of(spec: Spec, scale: Scale) -> Recipe:
     """Return the recipe that a setting means at a scale."""
     return {"paper": paper.recipe, "mini": mini.recipe}[scale](spec)

@@ -30,6 +30,7 @@ class SlurmOptions:
     """local is submitit's imitation of a cluster on this machine, for tests"""
 
     def __post_init__(self) -> None:
-        for name, least in (("minutes", 1), ("gpus", 0), ("cpus", 1), ("at_once", 1)):
-            if getattr(self, name) < least:
-                raise UsageError(f"{name} is {getattr(self, name)}; it must be at least {least}")
+        for name, least in (("minutes", 1), ("gpus", 0), ("cpus", 1), ("memory_gb", 1), ("at_once", 1)):
+            value = getattr(self, name)
+            if value is not None and value < least:
+                raise UsageError(f"slurm.{name} is {value}; it must be at least {least}")

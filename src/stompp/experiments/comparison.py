@@ -162,7 +162,7 @@ def latex(table: Table) -> str:
         cells = [_tex(row)]
         for column in table.columns:
             cell = table.cells.get((row, column))
-            cells.append(_ours(cell, table).replace("±", "$\\pm$").replace("—", "---"))
+            cells.append(_tex(_ours(cell, table)))
             if table.paper_column(column):
                 cells += [text.replace("−", "$-$").replace("+", "$+$") for text in _theirs(cell)]
         lines.append(" & ".join(cells) + " \\\\")
@@ -214,17 +214,34 @@ def _theirs(cell: Cell | None) -> list[str]:
     if cell is None or cell.paper is None:
         return ["", ""]
     difference = cell.difference
-    return [f"{cell.paper.accuracy:.1f}", "" if difference is None else f"{difference:+.1f}".replace("-", "−")]
+    return [shown(cell.paper.accuracy), "" if difference is None else f"{difference:+.1f}".replace("-", "−")]
+
+
+def shown(accuracy: float) -> str:
+    """Write a number of the paper with the digits that it has there: one after the point, once two.
+
+    >>> shown(37.0), shown(9.85)
+    ('37.0', '9.85')
+    """
+    text = f"{accuracy:.1f}"
+    return text if float(text) == accuracy else f"{accuracy:g}"
 
 
 def _line(cells: Iterable[str]) -> str:
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
 
+_TEX = {c: f"\\{c}" for c in "&%$#_{}"} | {
+    "\\": "\\textbackslash{}",
+    "~": "\\textasciitilde{}",
+    "^": "\\textasciicircum{}",
+    "±": "$\\pm$",
+    "—": "---",
+}
+
+
 def _tex(text: str) -> str:
-    for character in "&%$#_{}":
-        text = text.replace(character, f"\\{character}")
-    return text
+    return text.translate(str.maketrans(_TEX))
 
 
 def scale_of(recipe: Recipe, scales: Iterable[Scale] = ("paper", "mini")) -> Scale | None:

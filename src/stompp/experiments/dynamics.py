@@ -37,19 +37,22 @@ def sawtooth(run: Run, sites: int) -> float | None:
 
     The curve's trend, a running mean over one window of `sites` equal ones, is taken off. What is left is folded onto a
     single window. A sawtooth with the windows' period adds up there, whatever else goes up and down averages out; its
-    height is the difference between the highest and the lowest quarter of the window.
+    height is the difference between the highest and the lowest quarter of the window. A run that broke down has no
+    curve to its end, and so no windows.
     """
-    points = curve(run)
+    points = curve(run) if run.diverged is None else []
     steps = points[-1].step if points else 0
     spans = windows("layerwise", sites, steps) if steps >= sites else []
     per_window = len(points) / sites
     if not spans or per_window < PHASES / 2:
         return None
-    reach = max(1, round(per_window / 2))
+    reach = math.ceil((per_window - 1) / 2)
+    edge = (per_window - (2 * reach - 1)) / 2  # the outermost points count in part, so that the mean is of one window
+    weights = [edge, *[1.0] * (2 * reach - 1), edge]
     folded: list[list[float]] = [[] for _ in range(PHASES)]
     for i in range(reach, len(points) - reach):
         point = points[i]
-        trend = statistics.fmean(p.current for p in points[i - reach : i + reach + 1])
+        trend = sum(w * p.current for w, p in zip(weights, points[i - reach : i + reach + 1])) / per_window
         start, end = next(span for span in spans if span[0] < point.step <= span[1])
         phase = (point.step - start) / (end - start)
         folded[min(PHASES - 1, math.ceil(phase * PHASES) - 1)].append(point.current - trend)
@@ -60,9 +63,10 @@ def sawtooth(run: Run, sites: int) -> float | None:
 def swoop(run: Run) -> float | None:
     """Return by how much the current view gains more in the last third of training than in the middle one, in points.
 
-    A swoop rises, stays level or dips, and rises again: positive. A curve that levels off is negative.
+    A swoop rises, stays level or dips, and rises again: positive. A curve that levels off is negative. None without
+    enough points, or if training broke down before its end.
     """
-    points = curve(run)
+    points = curve(run) if run.diverged is None else []
     if len(points) < 6:
         return None
     third, two_thirds = (_level(points, points[-1].step * share) for share in (1 / 3, 2 / 3))

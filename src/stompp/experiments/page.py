@@ -1,62 +1,43 @@
-"""The parts of the report that need no script: overview, tables and bars, as HTML. All text from files is escaped.
+"""The results by net and where the time goes, as HTML that needs no script, and what such parts are made of.
 
-Each function returns one section's inside. A section is an entry of `report.SECTIONS`.
+A section is an entry of `report.SECTIONS`. All text from files is escaped.
 """
 
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Iterable
 from html import escape
-from typing import Any
 
 from stompp.data.catalog import shape_of
 
 from .payload import slots
-from .results import Gain, Group, Row, Score
-from .runs import Found, Run
+from .results import SURROGATES, Gain, Group, Row, Score
+from .runs import Run
 
 # Parts of an epoch's time, each with a colour. A CUDA graph is forward, backward and optimizer in one.
 PARTS = {"data": 3, "masks": 4, "forward": 0, "backward": 1, "optimizer": 2, "graph": 6, "evaluation": 5}
-MOST_FACTS = 4  # different values shown of each, such as of commits
+MOST_OPEN = 40  # recipes; of more, every net's table is closed at first
+STES = tuple(f"STE ({surrogate})" for surrogate in SURROGATES.values())
+FIND = '<div class="find"></div>'  # where the script puts the filter
 _STRIP_WIDTH, _STRIP_MARGIN = 270, 12
-
-
-def overview(found: Found, groups: list[Group]) -> str:
-    """Return what ran: totals, recipes × seeds, hardware and versions, and whatever was left out."""
-    runs = found.runs
-    done = sum(run.ended for run in runs)
-    recipes = sum(len(group.rows) for group in groups)
-    spent = sum(run.seconds for run in runs)
-    epochs = sum(len(run.epochs) for run in runs)
-    seeds = len({run.seed for run in runs})
-    tiles = [
-        ("runs ended", f"{done} <small>of {len(runs)}</small>"),
-        ("recipes", f"{recipes} <small>on {_count(len(groups), 'net')}</small>"),
-        ("seeds", str(seeds)),
-        ("epochs trained", f"{epochs:,}"),
-        ("time, all runs added", _duration(spent)),
-    ]
-    shown = "".join(f"<div><dt>{name}</dt><dd>{value}</dd></div>" for name, value in tiles)
-    return (
-        f'<dl class="tiles">{shown}</dl>{_warnings(found.notes)}'
-        f'<div class="pair"><div class="card">{_matrix(groups)}</div>'
-        f'<div class="card"><h3>Where it ran</h3>{_facts(runs)}</div></div>'
-    )
 
 
 def results(groups: list[Group]) -> str:
     """Return a table per net: n, test accuracy of the binary view, and the gain over STE."""
     told = (
         "<p>Test accuracy of the <strong>binary view</strong> after the last epoch: everything scheduled is ±1. "
-        "Mean ± sample standard deviation over the finished runs; n counts them, and a single run has no ±. "
+        "Mean ± sample standard deviation over the runs that ended; n counts them, and a single run has no ±. "
+        "A run that broke down counts as guessing, and is marked ✕. "
         "Gains are differences of means, ± their standard error where both sides have two runs or more. "
         "STE's gradient through sign() is a choice, its surrogate: gains are given over the identity, "
         "and over the strongest STE that ran.</p>"
     )
     colours = slots(groups)
-    return told + "".join(f'<div class="card">{_result_table(group, colours)}</div>' for group in groups)
+    tables = "".join(
+        fold(escape(g.title), _headline(g), _result_table(g, colours), few(groups), "card net") for g in groups
+    )
+    return f"{told}{FIND}{tables}"
 
 
 def time(groups: list[Group]) -> str:
@@ -65,10 +46,10 @@ def time(groups: list[Group]) -> str:
     used = {p: slot for p, slot in PARTS.items() if p != "graph" or any(parts[p] for parts in spent)}
     slots = used.items()
     keys = "".join(f'<li><svg viewBox="0 0 12 12" aria-hidden="true">{_square(s)}</svg>{p}</li>' for p, s in slots)
-    tables = "".join(_time_table(group, used) for group in groups)
+    tables = "".join(_time_table(group, used, few(groups)) for group in groups)
     return (
         "<p>Mean over all epochs of all runs of a recipe. Bars are to one scale within a net. Runs that shared a "
-        f'machine with others are slower for it.</p><ul class="key">{keys}</ul>{tables}'
+        f'machine with others are slower for it.</p><ul class="key">{keys}</ul>{FIND}{tables}'
     )
 
 
@@ -80,88 +61,43 @@ def title(groups: list[Group]) -> tuple[str, str]:
 
 
 def _against_ste(row: Row, group: Group) -> str:
-    """Say how plain StoMPP did on a net beside STE, if both have finished there with the usual settings."""
-    if row.label != "StoMPP" or row.gain is None or row.gain_over_best is None:
+    """Say how plain StoMPP did on a net beside STE, if both have ended there with the usual settings."""
+    best = row.gain_over_best
+    if row.label != "StoMPP" or best is None:
         return ""
-    strongest = ""
-    if row.gain_over_best.over != row.gain.over:
-        strongest = f", {_signed(row.gain_over_best.difference)} over the strongest, {escape(row.gain_over_best.over)}"
+    over = escape(best.over)
+    told = f"{_signed(best.difference)} points over {over}, the strongest STE there"
+    if row.gain is not None and row.gain.over != best.over:
+        usual = f"{_signed(row.gain.difference)} points over {escape(row.gain.over)}"
+        told = f"{usual}, {_signed(best.difference)} over the strongest, {over}"
+    n = next(other.score.n for other in group.rows if other.label == best.over)
+    against = "" if n == row.score.n else f" against {n}"
+    return f"{escape(group.title)}: StoMPP {row.score.mean:.1f}\u00a0%, {told} (n = {row.score.n}{against})."
+
+
+def fold(heading: str, told: str, inside: str, opened: bool, kind: str = "card") -> str:
+    """Return a part under its own heading that opens and closes; `heading` and `told` are HTML."""
     return (
-        f"{escape(group.title)}: StoMPP {row.score.mean:.1f} %, {_signed(row.gain.difference)} points over "
-        f"{escape(row.gain.over)}{strongest} (n = {row.score.n})."
+        f'<details class="fold {kind}"{" open" if opened else ""}><summary><h3>{heading}</h3>'
+        f'<span class="soft">{told}</span></summary>{inside}</details>'
     )
 
 
-def _warnings(notes: list[str]) -> str:
-    if not notes:
-        return ""
-    items = "".join(f"<li>{escape(note)}</li>" for note in notes)
-    return f'<aside class="card warnings"><h3>Left out or damaged</h3><ul>{items}</ul></aside>'
+def few(groups: list[Group]) -> bool:
+    """Say whether the recipes are so few that all tables can be open at once."""
+    return sum(len(group.rows) for group in groups) <= MOST_OPEN
 
 
-def _matrix(groups: list[Group]) -> str:
-    seeds = sorted({run.seed for group in groups for row in group.rows for run in row.runs})
-    head = "".join(f'<th scope="col">seed {seed}</th>' for seed in seeds)
-    body = []
-    for group in groups:
-        body.append(f'<tr class="sub"><th scope="rowgroup" colspan="{len(seeds) + 1}">{escape(group.title)}</th></tr>')
-        for row in group.rows:
-            cells = "".join(_cell(row, seed) for seed in seeds)
-            body.append(f'<tr title="{escape(row.recipe.name)}"><th scope="row">{escape(row.label)}</th>{cells}</tr>')
-    caption = _caption(
-        "What ran", "✓ test accuracy of a finished run's binary view, %; ◔ epochs so far of an unfinished one"
-    )
-    return _scroll(
-        "What ran",
-        f'<table id="runs">{caption}<thead><tr><th scope="col">recipe</th>{head}</tr></thead>'
-        f"<tbody>{''.join(body)}</tbody></table>",
-    )
-
-
-def _cell(row: Row, seed: int) -> str:
-    run = next((run for run in row.runs if run.seed == seed), None)
-    if run is None:
-        return '<td><span class="soft" aria-label="not run">–</span></td>'
-    if run.diverged is not None:
-        return f'<td><span class="broken" title="{escape(run.diverged)}">diverged</span></td>'
-    if run.done:
-        return f'<td><span class="done"><span class="sr">finished: </span>{run.final():.1f}</span></td>'
-    epochs = run.epochs[-1].number if run.epochs else 0
-    told = f'<span class="sr">unfinished, epochs: </span>{epochs}/{run.recipe.epochs}'
-    return f'<td><span class="pending">{told}</span></td>'
-
-
-def _facts(runs: list[Run]) -> str:
-    names = (
-        ("processor", "cpu"),
-        ("device", "device"),
-        ("threads per run", "threads"),
-        ("stompp", "stompp"),
-        ("PyTorch", "torch"),
-        ("Python", "python"),
-        ("system", "platform"),
-        ("commit", "commit"),
-    )
-    known = [run.environment for run in runs if run.environment]
-    items = []
-    for shown, name in names:
-        counts = Counter(str(environment.get(name) or "not recorded")[:200] for environment in known)
-        parts = [
-            escape(v) + (f" ({_count(n, 'run')})" if len(counts) > 1 else "") for v, n in counts.most_common(MOST_FACTS)
-        ]
-        if len(counts) > MOST_FACTS:
-            parts.append(f"and {len(counts) - MOST_FACTS} more")
-        items.append(f"<dt>{shown}</dt><dd>{'; '.join(parts)}</dd>")
-    if len(known) < len(runs):
-        items.append(f"<dt>not recorded</dt><dd>{_count(len(runs) - len(known), 'run')}</dd>")
-    return f'<dl class="facts">{"".join(items)}</dl>'
+def find(row: Row, group: Group) -> str:
+    """Return the attribute by which the filter finds a row."""
+    return f'data-find="{escape(f"{group.title} {row.label} {row.recipe.name}".lower())}"'
 
 
 def _result_table(group: Group, colours: dict[str, int]) -> str:
     chance = 100 / shape_of(group.rows[0].recipe.data)[1]
     highest = max((v for row in group.rows for v in row.score.values), default=0.0)
     top = min(100, 10 * math.ceil((max(highest, chance) + 3) / 10))
-    rows = "".join(_result_row(row, top, chance, colours[row.label]) for row in group.rows)
+    rows = "".join(_result_row(row, group, top, chance, colours[row.label]) for row in group.rows)
     zero = f'<text x="{_STRIP_MARGIN}" y="20" text-anchor="middle">0</text>'
     axis = (
         f'<svg class="strip" viewBox="0 0 {_STRIP_WIDTH} 24" role="img" aria-label="axis from 0 to {top} percent">'
@@ -174,23 +110,32 @@ def _result_table(group: Group, colours: dict[str, int]) -> str:
         '<th scope="col">over STE<br>(identity)</th><th scope="col">over the<br>strongest STE</th>'
         f'<th scope="col"><span class="sr">each run</span>{axis}</th>'
     )
-    caption = _caption(
-        group.title, f"{group.settings}, unless the rule says otherwise. ◔ runs not finished, not counted."
-    )
-    return _scroll(
+    told = f"{group.settings}, unless the rule says otherwise. ◔ runs not finished, not counted."
+    return scroll(
         f"Results, {group.title}",
-        f'<table class="results">{caption}<thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>',
+        f'<table class="results">{caption("", told)}<thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>',
     )
 
 
-def _result_row(row: Row, top: float, chance: float, slot: int) -> str:
+def _headline(group: Group) -> str:
+    """Return what is known of a net at a glance: StoMPP, the strongest STE, float."""
+    rows = [row for row in group.rows if row.score.mean is not None]
+    stompp = next((row for row in rows if row.label == "StoMPP"), None)
+    rivals = [row for row in rows if row.label in STES]
+    ste = max(rivals, key=lambda row: row.score.mean or 0, default=None)
+    floats = next((row for row in rows if row.label.startswith("float")), None)
+    shown = [f"{escape(row.label)} {row.score.mean:.1f}" for row in (stompp, ste, floats) if row is not None]
+    return " · ".join([count(len(group.rows), "recipe"), *shown])
+
+
+def _result_row(row: Row, group: Group, top: float, chance: float, slot: int) -> str:
     n = str(row.score.n)
     if row.unfinished:
         n += f'<br><small class="pending">+{len(row.unfinished)}<span class="sr"> unfinished</span></small>'
     return (
-        f'<tr data-recipe="{escape(row.recipe.name)}">{_row_head(row)}<td>{n}</td>'
+        f'<tr {find(row, group)} data-recipe="{escape(row.recipe.name)}">{_row_head(row)}<td>{n}</td>'
         f'<td class="main">{_score(row.score)}</td><td>{_gain(row.gain)}</td>'
-        f"<td>{_gain(row.gain_over_best, name=True)}</td><td>{_strip(row.score, top, chance, slot)}</td></tr>"
+        f"<td>{_gain(row.gain_over_best, name=True)}</td><td>{_strip(row, top, chance, slot)}</td></tr>"
     )
 
 
@@ -202,7 +147,15 @@ def _score(score: Score) -> str:
     if score.mean is None:
         return '<span class="soft">none finished</span>'
     spread = "" if score.sd is None else f" <small>± {score.sd:.2f}</small>"
-    return f"{score.mean:.2f}{spread}"
+    return f"{score.mean:.2f}{spread}{diverged(score)}"
+
+
+def diverged(score: Score) -> str:
+    """Return the mark of a score with runs that broke down."""
+    if not score.diverged:
+        return ""
+    many = "" if score.diverged == score.n else f"{score.diverged} of {score.n} "
+    return f'<br><small class="broken">{many}diverged</small>'
 
 
 def _gain(gain: Gain | None, name: bool = False) -> str:
@@ -218,19 +171,29 @@ def _signed(value: float) -> str:
     return "0.0" if abs(value) < 0.05 else f"{value:+.1f}".replace("-", "−")
 
 
-def _strip(score: Score, top: float, chance: float, slot: int) -> str:
-    """Return the finished runs as dots on the net's axis, their mean as a tick."""
+def _strip(row: Row, top: float, chance: float, slot: int) -> str:
+    """Return the runs that ended as dots on the net's axis, crosses where they broke down, their mean as a tick."""
+    score = row.score
     if score.mean is None:
         return ""
-    dots = "".join(f'<circle class="dot f{slot}" cx="{_place(v, top):.1f}" cy="12" r="4.5"/>' for v in score.values)
-    x = _place(score.mean, top)
+    marks, told = [], []
+    for run in row.runs:
+        if not run.ended or (value := run.final()) is None:
+            continue
+        x = _place(value, top)
+        if run.diverged is None:
+            marks.append(f'<circle class="dot f{slot}" cx="{x:.1f}" cy="12" r="4.5"/>')
+            told.append(f"{value:.1f}")
+        else:
+            marks.append(f'<path class="cross" d="M{x - 4:.1f} 8l8 8m-8 0l8-8"/>')
+            told.append("diverged")
+    x, c = _place(score.mean, top), _place(chance, top)
     mean = f'<line class="mean f{slot}" x1="{x:.1f}" x2="{x:.1f}" y1="3" y2="21"/>' if score.n > 1 else ""
-    c = _place(chance, top)
-    told = ", ".join(f"{v:.1f}" for v in score.values)
     return (
-        f'<svg class="strip" viewBox="0 0 {_STRIP_WIDTH} 24" role="img" aria-label="each run: {told} percent">'
+        f'<svg class="strip" viewBox="0 0 {_STRIP_WIDTH} 24" role="img" '
+        f'aria-label="each run, in percent: {", ".join(told)}">'
         f'<line class="axis" x1="{_STRIP_MARGIN}" x2="{_STRIP_WIDTH - _STRIP_MARGIN}" y1="12" y2="12"/>'
-        f'<line class="chance" x1="{c:.1f}" x2="{c:.1f}" y1="2" y2="22"/>{mean}{dots}</svg>'
+        f'<line class="chance" x1="{c:.1f}" x2="{c:.1f}" y1="2" y2="22"/>{mean}{"".join(marks)}</svg>'
     )
 
 
@@ -238,7 +201,7 @@ def _place(value: float, top: float) -> float:
     return _STRIP_MARGIN + (_STRIP_WIDTH - 2 * _STRIP_MARGIN) * value / top
 
 
-def _time_table(group: Group, used: dict[str, int]) -> str:
+def _time_table(group: Group, used: dict[str, int], opened: bool) -> str:
     """Return seconds per epoch and their split, as a table whose bars are to one scale."""
     lines = [(row, _epoch_seconds(row.runs)) for row in group.rows if any(run.epochs for run in row.runs)]
     longest = max((sum(parts.values()) for _, parts in lines), default=0.0)
@@ -259,20 +222,20 @@ def _time_table(group: Group, used: dict[str, int]) -> str:
         bar = f'<svg class="split" {box}>{"".join(bars)}</svg>'
         speed = f"{sum(rate) / len(rate):,.0f}" if rate else "–"
         rows.append(
-            f'<tr><th scope="row">{escape(row.label)}</th><td>{total:.1f} s</td><td>{speed}</td>'
+            f'<tr {find(row, group)}><th scope="row">{escape(row.label)}</th><td>{total:.1f} s</td><td>{speed}</td>'
             f"<td>{bar}</td>{cells}</tr>"
         )
-    caption = _caption(group.title, "Shares of the time of an epoch with its evaluation")
-    return (
-        '<div class="card">'
-        + _scroll(
-            f"Time, {group.title}",
-            f'<table class="times">{caption}<thead><tr><th scope="col">rule</th><th scope="col">per epoch</th>'
-            '<th scope="col">images/s in training</th><th scope="col"><span class="sr">bar</span></th>'
-            f"{head}</tr></thead><tbody>{''.join(rows)}</tbody></table>",
-        )
-        + "</div>"
+    told = "Shares of the time of an epoch with its evaluation"
+    table = scroll(
+        f"Time, {group.title}",
+        f'<table class="times">{caption("", told)}<thead><tr><th scope="col">rule</th><th scope="col">per epoch</th>'
+        '<th scope="col">images/s in training</th><th scope="col"><span class="sr">bar</span></th>'
+        f"{head}</tr></thead><tbody>{''.join(rows)}</tbody></table>",
     )
+    seconds = sorted(sum(parts.values()) for _, parts in lines)
+    few, many = f"{seconds[0]:.1f}", f"{seconds[-1]:.1f}"
+    span = f"{few} s per epoch" if few == many else f"{few} to {many} s per epoch"
+    return fold(escape(group.title), span, table, opened, "card net")
 
 
 def _epoch_seconds(runs: Iterable[Run]) -> dict[str, float]:
@@ -291,27 +254,17 @@ def _square(slot: int) -> str:
     return f'<rect class="f{slot}" width="12" height="12" rx="2"/>'
 
 
-def _caption(heading: str, told: str) -> str:
-    return f"<caption><span><b>{escape(heading)}</b>{escape(told)}</span></caption>"
+def caption(heading: str, told: str) -> str:
+    """Return a table's caption, with a heading if it has none elsewhere."""
+    shown = f"<b>{escape(heading)}</b>" if heading else ""
+    return f"<caption><span>{shown}{escape(told)}</span></caption>"
 
 
-def _scroll(name: str, table: str) -> str:
+def scroll(name: str, table: str) -> str:
+    """Return a table that scrolls by itself where it is wider than the page."""
     return f'<div class="scroll" tabindex="0" role="region" aria-label="{escape(name)}">{table}</div>'
 
 
-def _count(n: int, thing: Any) -> str:
+def count(n: int, thing: str) -> str:
+    """Return a number of things, in the plural where it is."""
     return f"{n} {thing}" + ("" if n == 1 else "s")
-
-
-def _duration(seconds: float) -> str:
-    """Return a time in the unit that fits.
-
-    >>> _duration(59), _duration(3660), _duration(200_000)
-    ('59 s', '1 h 1 min', '2 d 8 h')
-    """
-    minutes, hours = round(seconds / 60), round(seconds / 3600)
-    if seconds < 120:
-        return f"{seconds:.0f} s"
-    if minutes < 120:
-        return f"{minutes // 60} h {minutes % 60} min" if minutes >= 60 else f"{minutes} min"
-    return f"{hours} h" if hours < 48 else f"{hours // 24} d {hours % 24} h"

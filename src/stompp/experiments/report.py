@@ -1,7 +1,7 @@
 """`stompp report`: any set of runs as one HTML file that needs no network and no other file.
 
-`runs` reads the folders, `results` sums them up, `page` makes the tables, `payload` packs what `web/*.js` draws. This
-file puts them together. A further section is one more entry of SECTIONS.
+`runs` reads the folders, `results` sums them up; `overview`, `verdicts` and `page` make the tables; `payload` packs
+what `web/*.js` draws. This file puts them together. A further section is one more entry of SECTIONS.
 
 The page's policy lets nothing run but the one script whose hash it names, and nothing load at all; text from run
 folders is escaped besides.
@@ -21,17 +21,18 @@ from stompp._version import __version__
 from stompp.errors import UsageError
 from stompp.training.folder import write_atomically
 
-from . import page
+from . import page, verdicts
+from .overview import overview
 from .payload import payload, to_script
 from .results import Group, group
 from .runs import Found, find_runs
 
-SCRIPTS = ("base.js", "curves.js", "anatomy.js", "main.js")
+SCRIPTS = ("base.js", "filter.js", "curves.js", "anatomy.js", "main.js")
 
 
 @dataclass(frozen=True)
 class Section:
-    """A part of the page with its heading; `inside` makes its HTML from the runs."""
+    """A part of the page with its heading; `inside` makes its HTML from the runs, none if it has nothing to show."""
 
     id: str
     heading: str
@@ -39,30 +40,38 @@ class Section:
 
 
 def _curves(found: Found, groups: list[Group]) -> str:
+    if not any(run.epochs for run in found.runs):
+        return ""
     return (
         "<p>Solid: the current view, the partly frozen net that is being trained. Dashed: the same net at the same "
         "moment with everything forced to ±1. Where a layer is frozen the solid line dips and recovers: the sawtooth. "
-        "The two meet when the last site is frozen. An unfinished run ends in a hollow marker.</p>"
+        "The two meet when the last site is frozen. An unfinished run ends in a hollow marker, one that broke down in "
+        "a cross.</p>"
         '<div class="card"><figure class="chart" id="curves-figure"><div class="controls" id="curve-controls"></div>'
         '<div class="plot" id="curve-plot"></div><div class="legend" id="curve-legend" role="group" '
-        'aria-label="Recipes: press to show or hide"></div>'
-        '<p class="sr" id="curve-live" aria-live="polite"></p></figure></div>'
+        'aria-label="Recipes: press to show or hide"></div><div id="curve-more"></div>'
+        '<p class="note" id="curve-lost"></p><p class="sr" id="curve-live" aria-live="polite"></p></figure></div>'
     )
 
 
 def _anatomy(found: Found, groups: list[Group]) -> str:
+    if not any(run.epochs for run in found.runs):
+        return ""
     return (
         "<p>One run, or two side by side, over its epochs: how the freezing moves through the net, where a gradient "
         "still arrives, and how restless the signs of the weights are. Point at a figure, or focus it and use the "
         "arrow keys.</p>"
-        '<div class="card"><div class="controls" id="anatomy-controls"></div><div class="panels" id="panels"></div>'
+        f'{page.FIND}<div class="card"><div class="controls" id="anatomy-controls"></div>'
+        '<div class="panels" id="panels"></div>'
         '<p class="sr" id="anatomy-live" aria-live="polite"></p></div>'
     )
 
 
 SECTIONS = (
-    Section("overview", "Overview", page.overview),
-    Section("results", "Results", lambda found, groups: page.results(groups)),
+    Section("overview", "Overview", overview),
+    Section("claims", "Claims", lambda found, groups: verdicts.claims(found.runs)),
+    Section("paper", "The paper's tables", lambda found, groups: verdicts.experiments(found.runs)),
+    Section("results", "Results by net", lambda found, groups: page.results(groups)),
     Section("curves", "Learning curves", _curves),
     Section("anatomy", "Inside a run", _anatomy),
     Section("time", "Where the time goes", lambda found, groups: page.time(groups)),
@@ -89,11 +98,12 @@ def render(found: Found) -> str:
     style = _read("page.css")
     script = '(() => {\n"use strict";\n' + "\n".join(_read(name) for name in SCRIPTS) + "\n})();"
     heading, lead = page.title(groups)
-    links = "".join(f'<a href="#{s.id}">{s.heading}</a>' for s in SECTIONS)
+    parts = [(s, inside) for s in SECTIONS if (inside := s.inside(found, groups))]
+    links = "".join(f'<a href="#{s.id}">{s.heading}</a>' for s, _ in parts)
     sections = "\n".join(
         f'<section id="{s.id}" aria-labelledby="{s.id}-heading"><div class="wrap">'
-        f'<h2 id="{s.id}-heading">{s.heading}</h2>{s.inside(found, groups)}</div></section>'
-        for s in SECTIONS
+        f'<h2 id="{s.id}-heading">{s.heading}</h2>{inside}</div></section>'
+        for s, inside in parts
     )
     policy = f"default-src 'none'; style-src '{_hash(style)}'; script-src '{_hash(script)}'; img-src data:"
     when = datetime.now().astimezone().strftime("%Y-%m-%d %H:%M %Z")

@@ -6,10 +6,12 @@ the job is queued anew; so is one that is preempted. What submitit writes goes t
 
 from __future__ import annotations
 
+import io
 import os
 import signal
 import time
 from collections.abc import Hashable, Sequence
+from contextlib import redirect_stderr
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType
@@ -27,7 +29,8 @@ LONGEST_ARRAY = 1000  # SLURM's own limit is 1001, unless set otherwise
 SAVING = 180  # seconds before the end of its time at which a job is told
 RESULT_DELAY = 15.0  # seconds that a shared disk may take to show a job's result
 RESTARTS = 100  # of one run, after signals from outside; a run that gets no further than that will never
-NOT_ITS_FAULT = ("TIMEOUT", "PREEMPTED", "NODE_FAIL", "BOOT_FAIL", "DEADLINE", "REVOKED")
+# The last is of submitit's imitation of a cluster: a signal ended the job.
+NOT_ITS_FAULT = ("TIMEOUT", "PREEMPTED", "NODE_FAIL", "BOOT_FAIL", "DEADLINE", "REVOKED", "INTERRUPTED")
 STOPPED = 128 + signal.SIGTERM
 
 
@@ -68,9 +71,7 @@ class SlurmJobs:
         """Submit runs, many as arrays."""
         for first in range(0, len(runs), LONGEST_ARRAY):
             some = runs[first : first + LONGEST_ARRAY]
-            with self._submitit.batch():
-                jobs = [self._submitit.submit(RunInJob(), run.recipe, self._fitted(run.options)) for run in some]
-            for run, job in zip(some, jobs, strict=True):
+            for run, job in zip(some, self._submitted(some), strict=True):
                 restarts = self._running[run.key].restarts + 1 if run.key in self._running else 0
                 self._running[run.key] = _Running(run, job, restarts)
 
@@ -81,8 +82,10 @@ class SlurmJobs:
             return []
         self._looked = time.monotonic()
         ends, again = [], []
+        ask = self._stopping  # one question is enough: SLURM tells of all jobs at once
         for key, one in list(self._running.items()):
-            end = End(key, STOPPED) if self._killed else one.end()
+            end = End(key, STOPPED) if self._killed else one.end(ask)
+            ask = False
             if end is None:
                 continue
             if end.code == STOPPED and not self._stopping and one.restarts < RESTARTS and not one.cancelled():
@@ -90,7 +93,12 @@ class SlurmJobs:
             else:
                 del self._running[key]
                 ends.append(end)
-        self.start(again)
+        try:
+            self.start(again)
+        except UsageError as error:  # the others go on
+            for run in again:
+                del self._running[run.key]
+                ends.append(End(run.key, worker.CRASHED, str(error)))
         return ends
 
     def stop(self) -> None:
@@ -107,6 +115,14 @@ class SlurmJobs:
         """Cancel what is left."""
         self.stop()
 
+    def _submitted(self, runs: Sequence[Start]) -> list[Any]:
+        try:
+            with redirect_stderr(io.StringIO()), self._submitit.batch():
+                return [self._submitit.submit(RunInJob(), run.recipe, self._fitted(run.options)) for run in runs]
+        except RuntimeError as error:  # submitit's for whatever sbatch says
+            told = " ".join(str(error).split()) or "it does not say why"
+            raise UsageError(f"SLURM takes no jobs ({told}); see `stompp reproduce --help` for --slurm.*") from None
+
     def _fitted(self, options: RunOptions) -> RunOptions:
         return options if options.threads is not None else replace(options, threads=self._options.cpus)
 
@@ -118,13 +134,14 @@ class _Running:
         self.run, self.job, self.restarts = run, job, restarts
         self._over: float | None = None  # when it was first seen to be over without a result
 
-    def end(self) -> End | None:
-        """Return how it ended, if it did."""
-        if not self.job.done():
+    def end(self, ask: bool = False) -> End | None:
+        """Return how it ended, if it did. Unless we `ask`, what SLURM said of it may be ten minutes old."""
+        if not self._is_over(ask):
+            self._over = None
             return None
         if not self.job.paths.result_pickle.exists():
             self._over = self._over or time.monotonic()
-            if time.monotonic() - self._over < RESULT_DELAY:
+            if time.monotonic() - self._over < RESULT_DELAY or not self._is_over(ask=True):
                 return None
             return self._without_result(self.job.state)
         try:
@@ -140,6 +157,10 @@ class _Running:
     def cancelled(self) -> bool:
         """Return whether somebody cancelled the job by hand."""
         return str(self.job.get_info(mode="force").get("State", "")).startswith("CANCELLED")
+
+    def _is_over(self, ask: bool) -> bool:
+        # Of a preempted job submitit thinks that it starts again. It does not where SLURM cancels what it preempts.
+        return bool(self.job.done(force_check=ask)) or self.job.state.startswith("PREEMPTED")
 
     def _without_result(self, state: str) -> End:
         word = state.split()[0].upper() if state else "UNKNOWN"

@@ -47,8 +47,8 @@ def slope(x: Samples, y: Samples) -> Contrast:
     >>> slope([1, 2, 3, 4], [1.0, 2.1, 2.9, 4.0]).confidence > 0.99
     True
     """
-    if len(x) < 2:
-        raise ValueError("a slope needs two points")
+    if len(set(x)) < 2:
+        raise ValueError("a slope needs points at two places")
     middle, level = statistics.fmean(x), statistics.fmean(y)
     spread = sum((a - middle) ** 2 for a in x)
     value = sum((a - middle) * (b - level) for a, b in zip(x, y)) / spread

@@ -25,28 +25,38 @@ const MAPS = {
   },
 };
 const anatomy = { runs: ["", ""], flow: "signal_norm", inflated: new Map(), turn: 0 };
-const allRuns = DATA.nets.flatMap((net, n) => net.series.flatMap((s, i) => s.runs.map((run) => ({ id: `${n}.${i}.${run.seed}`, net, series: s, run }))));
+const allRuns = DATA.nets.flatMap((net) => net.series.flatMap((s) => s.runs.map((run) => ({
+  id: `${s.id}.${run.seed}`, net, series: s, run, find: `${net.title} ${s.label} ${s.recipe}`,
+}))));
 
 function startAnatomy() {
   const [first, second] = suggested();
   anatomy.runs = [first, second];
-  const options = (none) => [...(none ? [["", "nothing"]] : []), ...allRuns.map((r) => [r.id, nameOf(r)])];
   const set = (place) => (id) => { anatomy.runs[place] = id; drawAnatomy(); };
   document.getElementById("anatomy-controls").append(
-    dropdown("Run", "run-a", options(false), first, set(0)), dropdown("Beside it", "run-b", options(true), second, set(1)),
+    dropdown("Run", "run-a", pickable(0), first, set(0)), dropdown("Beside it", "run-b", pickable(1), second, set(1)),
     dropdown("Gradient", "flow-kind", FLOWS.map(([value, text]) => [value, text]), anatomy.flow, (v) => { anatomy.flow = v; drawAnatomy(); }));
+  filter.changed.push(() => ["run-a", "run-b"].forEach((id, place) => setOptions(document.getElementById(id), pickable(place), anatomy.runs[place])));
   figures.push(drawAnatomy);
 }
 
-const nameOf = ({ net, series, run }) => `${net.title} · ${series.label} · seed ${run.seed}${run.done ? "" : " (unfinished)"}`;
+/* The runs that the filter finds, and the one that is shown. */
+function pickable(place) {
+  const found = allRuns.filter((entry) => matches(entry.find) || entry.id === anatomy.runs[place]);
+  return [...(place ? [["", "nothing"]] : []), ...found.map((entry) => [entry.id, nameOf(entry), entry.net.title])];
+}
 
-/* A StoMPP run with the most to show, and an STE run of the same net. */
+const STATES = { done: "", open: " (unfinished)", broken: " (broke down)" };
+const nameOf = ({ series, run }) => `${series.label} · seed ${run.seed}${STATES[run.state]}`;
+
+/* A StoMPP run with the most to show, and an STE run of the same net. Plain nets first: the shortcuts of Bi-Real nets
+   carry gradients around every site. */
 function suggested() {
   const sites = (r) => r.run.history.parts.find((p) => p.name === "frozen")?.rows.length || 0;
-  const worth = (r) => (r.run.done ? 1000 : 0) + sites(r) + (r.series.label === "StoMPP" ? 500 : 0);
+  const worth = (r) => (r.run.state === "done" ? 1000 : 0) + sites(r) + (r.series.label === "StoMPP" ? 500 : 0) + (/^ResNet/.test(r.net.title) ? 250 : 0);
   const first = allRuns.reduce((a, b) => (worth(b) > worth(a) ? b : a));
   const ste = allRuns.filter((r) => r.net === first.net && /^STE/.test(r.series.label));
-  const second = ste.find((r) => r.run.done && r.run.seed === first.run.seed) || ste.find((r) => r.run.done) || null;
+  const second = ste.find((r) => r.run.state === "done" && r.run.seed === first.run.seed) || ste.find((r) => r.run.state === "done") || null;
   return [first.id, second ? second.id : ""];
 }
 
@@ -76,17 +86,20 @@ async function drawAnatomy() {
   panels.className = chosen.length > 1 ? "panels two" : "panels";
   const slots = chosen.map(() => el("article", {}));
   panels.replaceChildren(...slots);
-  chosen.forEach((entry, i) => panel(slots[i], entry, parts[i], parts));
+  const highest = Math.max(...chosen.flatMap(({ net, run }) => [net.chance, ...run.accuracy.test.current, ...run.accuracy.test.binary]));
+  const top = Math.min(100, 10 * Math.ceil((highest + 2) / 10)); // of the accuracy, the same for both
+  chosen.forEach((entry, i) => panel(slots[i], entry, parts[i], parts, top));
   root.dataset.figures = document.querySelectorAll(".plot > svg").length;
   root.dataset.ready = "yes";
 }
 
-function panel(slot, entry, parts, all) {
+function panel(slot, entry, parts, all, top) {
   const { net, series, run } = entry;
-  const state = run.done ? `seed ${run.seed}` : `seed ${run.seed}, unfinished: ${run.epoch.at(-1)} of ${series.epochs} epochs`;
+  const epochs = `${run.epoch.at(-1)} of ${series.epochs} epochs`;
+  const state = `seed ${run.seed}` + { done: "", open: `, unfinished: ${epochs}`, broken: `, broke down after ${epochs}: ${run.why}` }[run.state];
   slot.append(el("header", {}, el("h3", {}, series.label), el("p", { class: "note" }, `${net.title}, ${state}`)));
   const wide = Math.max(slot.clientWidth, 240);
-  const frame = { wide, left: wide < 420 ? 92 : 150, epochs: series.epochs, lines: [] };
+  const frame = { wide, left: wide < 420 ? 92 : 150, epochs: series.epochs, top, lines: [] };
   frame.right = frame.wide - 10;
   frame.x = (e) => frame.left + ((frame.right - frame.left) * e) / frame.epochs;
   slot.append(accuracyFigure(entry, frame));
@@ -98,20 +111,21 @@ function panel(slot, entry, parts, all) {
 
 function accuracyFigure(entry, frame) {
   const { run, series, net } = entry;
-  const height = 150, bottom = height - 24, y = (v) => bottom - ((bottom - 8) * v) / 100;
-  const path = (view) => run.epoch.map((e, i) => `${i ? "L" : "M"}${frame.x(e - 0.5).toFixed(1)} ${y(run.accuracy.test[view][i]).toFixed(1)}`).join("");
-  const stroke = { fill: "none", stroke: color("s" + series.slot), "stroke-width": series.epochs > 80 ? 1.5 : 2.2, "stroke-linejoin": "round" };
+  const height = 170, bottom = height - 24, y = (v) => bottom - ((bottom - 8) * v) / frame.top;
+  const path = (view) => run.at.test.map((e, i) => `${i ? "L" : "M"}${frame.x(e).toFixed(1)} ${y(run.accuracy.test[view][i]).toFixed(1)}`).join("");
+  const stroke = { fill: "none", stroke: color("s" + series.slot), "stroke-width": series.epochs > 80 ? 1.4 : 1.9, "stroke-linejoin": "round" };
   const end = (view) => fixed(run.accuracy.test[view].at(-1));
   const picture = svg("svg", {
     viewBox: `0 0 ${frame.wide} ${height}`, height, role: "img",
-    "aria-label": `Test accuracy of ${series.label}, seed ${run.seed}: ends at ${end("current")} % in the current view and ${end("binary")} % in the binary view after ${run.epoch.at(-1)} epochs.`,
+    "aria-label": `Test accuracy of ${series.label}, seed ${run.seed}: ends at ${end("current")} % in the current view and ${end("binary")} % in the binary view after ${run.epoch.at(-1)} epochs${STATES[run.state]}.`,
   });
-  for (const v of [0, 50, 100]) picture.append(line(frame.left, y(v), frame.right, y(v), color("line")), label(frame.left - 8, y(v) + 4, v, { "text-anchor": "end", "font-size": 11 }));
+  for (const v of ticks(0, frame.top, 4)) picture.append(line(frame.left, y(v), frame.right, y(v), color("line")), label(frame.left - 8, y(v) + 4, v, { "text-anchor": "end", "font-size": 11 }));
   picture.append(line(frame.left, y(net.chance), frame.right, y(net.chance), color("soft"), { "stroke-dasharray": "1 4" }),
     svg("path", { d: path("current"), ...stroke }), svg("path", { d: path("binary"), ...stroke, "stroke-dasharray": "5 3.5" }), epochAxis(frame, bottom));
+  if (run.state !== "done") picture.append(marker(series.slot, series.slot, frame.x(run.at.test.at(-1)), y(run.accuracy.test.binary.at(-1)), run.state, 0.9));
   const plot = el("div", { class: "plot" }, picture);
   listen(plot, picture, frame, 8, bottom, (e) => {
-    const i = run.epoch.indexOf(e);
+    const i = run.at.test.indexOf(e);
     return i < 0 ? null : [`test accuracy: current view ${fixed(run.accuracy.test.current[i])} %, binary view ${fixed(run.accuracy.test.binary[i])} %`];
   });
   return el("figure", {}, el("h4", {}, "Test accuracy, %"), plot, el("figcaption", {}, "Solid: as trained. Dashed: everything forced to ±1. Dotted: chance."));
@@ -170,7 +184,7 @@ const shorten = (name, room) => {
   return text.length > most ? "…" + text.slice(1 - most) : text;
 };
 function valueText(map, part, byte) {
-  if (byte === MISSING) return "not recorded";
+  if (byte === MISSING) return "no finite number recorded";
   if (byte === 0) return map.zero === "open" ? "open, nothing frozen" : map.zero;
   if (part.scale === "log") return "about " + power(10 ** raw(part, byte), 2);
   if (map.ramp === "frozen" && byte === TOP) return "frozen, all of it";

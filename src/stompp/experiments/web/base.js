@@ -14,6 +14,18 @@ document.addEventListener("securitypolicyviolation", (event) => report("blocked:
 
 const DATA = JSON.parse(document.getElementById("data").textContent);
 const figures = []; // functions that draw a figure at its present size, in the present theme
+for (const [n, net] of DATA.nets.entries()) {
+  for (const [i, series] of net.series.entries()) {
+    series.id = `${n}.${i}`;
+    for (const run of series.runs) { // lists that runs share are kept once; a view that is left out is the current one
+      run.epoch = DATA.lists[run.epoch];
+      run.at = { test: DATA.lists[run.at], train: run.epoch };
+      run.history.epoch = DATA.lists[run.history.epoch];
+      for (const part of run.history.parts) part.rows = DATA.lists[part.rows];
+      for (const split of Object.values(run.accuracy)) split.binary ??= split.current;
+    }
+  }
+}
 
 function fill(node, attributes, children) {
   for (const [name, value] of Object.entries(attributes || {})) {
@@ -41,9 +53,20 @@ function choice(title, options, chosen, choose) {
   return el("fieldset", {}, el("legend", {}, title), el("div", { class: "choice" }, buttons));
 }
 
+/* A dropdown of `options` ([value, text, group]); neighbours of one group stand under its name. */
 function dropdown(title, id, options, chosen, choose) {
-  const made = options.map(([value, text]) => el("option", { value, selected: value === chosen ? "" : null }, text));
-  return el("label", {}, title, el("select", { id, onchange: (event) => choose(event.target.value) }, made));
+  const select = el("select", { id, onchange: (event) => choose(event.target.value) });
+  setOptions(select, options, chosen);
+  return el("label", {}, title, select);
+}
+
+function setOptions(select, options, chosen) {
+  select.replaceChildren();
+  let into = null;
+  for (const [value, text, group] of options) {
+    if (group && into?.label !== group) select.append((into = el("optgroup", { label: group })));
+    (group ? into : select).append(el("option", { value, selected: value === chosen ? "" : null }, text));
+  }
 }
 
 /* Round numbers from `low` to `high`, about `count` of them. */
@@ -62,8 +85,12 @@ const SHAPES = [
   "M0 6L5.6-4.4H-5.6Z", "M-1.8-5.5H1.8V-1.8H5.5V1.8H1.8V5.5H-1.8V1.8H-5.5V-1.8H-1.8Z",
   "M0-6L1.8-1.9L6-1.9L2.7 1L3.9 5.3L0 2.8L-3.9 5.3L-2.7 1L-6-1.9L-1.8-1.9Z", "M-5.5-3H5.5V3H-5.5Z",
 ];
-function marker(slot, shape, x, y, hollow, size = 1) {
-  const paint = color("s" + slot);
+function marker(slot, shape, x, y, state, size = 1) {
+  const paint = color("s" + slot), hollow = state === "open";
+  if (state === "broken") {
+    const cross = { d: "M-5-5L5 5M-5 5L5-5", transform: `translate(${x} ${y})`, fill: "none", "stroke-linecap": "round" };
+    return svg("g", { class: "broke" }, svg("path", { ...cross, stroke: color("card"), "stroke-width": 6 }), svg("path", { ...cross, stroke: paint, "stroke-width": 2.6 }));
+  }
   return svg("path", {
     d: SHAPES[shape], transform: `translate(${x} ${y}) scale(${size})`, stroke: paint, "stroke-width": 1.8,
     fill: hollow ? color("card") : paint,
@@ -97,7 +124,7 @@ function dataTable(caption, head, rows) {
 
 /* A closed `details` that makes its table when it is opened. */
 function alternative(title, make) {
-  const details = el("details", {}, el("summary", {}, title));
+  const details = el("details", { class: "alt" }, el("summary", {}, title));
   details.addEventListener("toggle", () => {
     while (details.children.length > 1) details.lastChild.remove();
     if (details.open) details.append(make());
@@ -109,6 +136,23 @@ function drawAll() {
   hideTip();
   for (const draw of figures) draw();
 }
+
+/* On paper everything is open but what the results tell again; and what a link points to always is. */
+let unfolded = [];
+function unfold() {
+  unfolded = [...document.querySelectorAll("details:not(.alt, #runs *):not([open])")];
+  for (const details of unfolded) details.open = true;
+}
+function refold() {
+  for (const details of unfolded) details.open = false;
+}
+function openTarget() {
+  const target = location.hash.length > 1 ? document.getElementById(decodeURIComponent(location.hash.slice(1))) : null;
+  if (target?.tagName !== "DETAILS") return;
+  target.open = true;
+  target.scrollIntoView();
+}
+window.addEventListener("hashchange", openTarget);
 
 /* Theme: as the system has it, until chosen here; light on paper; `?theme=dark` for pictures. */
 const system = matchMedia("(prefers-color-scheme: dark)");
@@ -127,8 +171,8 @@ themeButton.addEventListener("click", () => {
   drawAll();
 });
 system.addEventListener("change", () => { applyTheme(false); drawAll(); });
-window.addEventListener("beforeprint", () => { applyTheme(true); drawAll(); });
-window.addEventListener("afterprint", () => { applyTheme(false); drawAll(); });
+window.addEventListener("beforeprint", () => { unfold(); applyTheme(true); drawAll(); });
+window.addEventListener("afterprint", () => { refold(); applyTheme(false); drawAll(); });
 let lastWidth = window.innerWidth;
 window.addEventListener("resize", () => {
   if (window.innerWidth !== lastWidth) requestAnimationFrame(drawAll);
