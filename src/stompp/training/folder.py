@@ -79,6 +79,10 @@ class RunFolder:
         except (OSError, ValueError, KeyError, TypeError):
             return "it broke down (its file DIVERGED is damaged)"
 
+    def note_divergence(self, reason: str, step: int) -> None:
+        """Note that training broke down: a result too, if a sad one, which tables count as guessing."""
+        write_atomically(self.diverged_file, json.dumps({"reason": reason, "step": step}, indent=2) + "\n")
+
     def checksum(self) -> str | None:
         """Return the SHA-256 that DONE has of model.safetensors; None if the run is not finished or DONE is damaged."""
         try:

@@ -77,9 +77,8 @@ def train(recipe: Recipe, options: RunOptions, console: Console | None = None) -
         try:
             return training.run(stop)
         except Diverged as error:
-            if ranks.first:  # a result too, if a sad one: tables count it as guessing
-                found = {"reason": str(error), "step": training.t, "steps": training.total}
-                write_atomically(folder.diverged_file, _json(found))
+            if ranks.first:
+                folder.note_divergence(str(error), training.t)
             raise
 
 
@@ -367,12 +366,11 @@ class Training:
             "train": row["train"],
             "sha256": hashlib.sha256(weights).hexdigest(),  # of model.safetensors, which has no checksum of its own
         }
-        write_atomically(self.folder.done_file, _json(result))
+        write_atomically(self.folder.done_file, json.dumps(result, indent=2) + "\n")
 
     def _stopped(self, by: int) -> Outcome:
-        self.screen.say(
-            f"stopped by {signal.Signals(by).name} at step {self.t} of {self.total}; the same command goes on from here"
-        )
+        at = f"stopped by {signal.Signals(by).name} at step {self.t} of {self.total}"
+        self.screen.say(f"{at}; the same command goes on from here")
         return Outcome(self.folder, finished=False, stopped_by=by)
 
     def _graphed(self) -> StepGraph:
@@ -393,10 +391,6 @@ class Training:
         # Every phase change of a site is a new graph, compiled once; dynamo gives up after 8 unless told of it.
         torch._dynamo.config.recompile_limit = 2 * len(self.freezer.sites) + 16
         return torch.compile(self.model)
-
-
-def _json(content: dict[str, Any]) -> str:
-    return json.dumps(content, indent=2) + "\n"
 
 
 def _short(value: float) -> float:
