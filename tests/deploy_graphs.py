@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from stompp.deploy.bf16 import to_bf16
 from stompp.deploy.graph import Graph, Value
 from stompp.deploy.nodes import (
     Add,
@@ -13,6 +14,7 @@ from stompp.deploy.nodes import (
     Flatten,
     Pool,
     Quantize,
+    Round,
     Sign,
     Unpack,
     adaptive_spans,
@@ -53,11 +55,13 @@ class Builder:
         window = {"kernel": (1, 1), "stride": (1, 1), "dilation": (1, 1), "padding": (0, 0, 0, 0), "groups": 1} | window
         shape = (channels, *window["kernel"], value.channels // window["groups"])
         terms = int(np.prod(shape[1:]))
-        dtype = dtype or {"binary": "bool", "float": "float32", "int8": "int8"}[kind]
+        dtype = dtype or {"binary": "bool", "float": "float32", "int8": "int8", "bf16": "uint16"}[kind]
         if dtype == "bool":
             weight = self.rng.integers(0, 2, shape).astype(bool)
         elif dtype == "int8":
             weight = self.rng.integers(-128, 128, shape).astype(np.int8)
+        elif dtype == "uint16":
+            weight = to_bf16(self.rng.standard_normal(shape).astype(np.float32))
         else:
             weight = self.rng.standard_normal(shape).astype(dtype)
         fields: dict = {"weight": self.array(weight)}
@@ -86,7 +90,7 @@ class Builder:
 
     def same(self, kind, source: str, **fields) -> str:
         value = self.values[source]
-        key = {Sign: "bits", Quantize: "bytes"}.get(kind, "floats")
+        key = {Sign: "bits", Quantize: "bytes", Round: "bf16"}.get(kind, "floats")
         return self.add(kind(input=source, **{key: self.name()}, **fields), value.channels, value.height, value.width)
 
     def pool(self, source: str, reduce: str, rows, cols) -> str:
@@ -106,9 +110,12 @@ def one_conv(rng: np.random.Generator, kind: str, shape: tuple[int, int, int], c
     b = Builder(shape, rng)
     residual = options.pop("residual", None)
     window = {key: options[key] for key in ("kernel", "stride", "dilation", "padding") if key in options}
-    source = {"binary": lambda: b.same(Sign, "input"), "float": lambda: "input"}.get(
-        kind, lambda: b.same(Quantize, "input", scale=30.0)
-    )()
+    source = {
+        "binary": lambda: b.same(Sign, "input"),
+        "float": lambda: "input",
+        "int8": lambda: b.same(Quantize, "input", scale=30.0),
+        "bf16": lambda: b.same(Round, "input"),
+    }[kind]()
     if residual:
         options["residual"] = b.conv("float", "input", channels, outputs=residual, **window)
     out = b.conv(kind, source, channels, **options)
@@ -149,13 +156,13 @@ def _step(b: Builder, rng: np.random.Generator, current: str) -> str:
         if move == 1:
             clamp = (-1.0, 1.0) if rng.random() < 0.5 else None
             return b.conv("binary", current, value.channels, kernel=(3, 3), padding=(1, 1, 1, 1), outputs=outputs,
-                          residual=str(rng.choice(alike)), clamp=clamp)  # fmt: skip
+                          residual=str(rng.choice(floats + bits)), clamp=clamp)  # fmt: skip
         if move == 2 and min(value.height, value.width) > 3:
             return b.conv("binary", current, int(rng.integers(1, 80)), kernel=(3, 2), stride=(2, 1), threshold=True)
         if move == 3 and min(value.height, value.width) > 3:
             return b.pool(current, "max", spans(value.height, 3, 2, 1), spans(value.width, 2, 2, ceil=True))
         return b.same(Unpack, current)
-    move = int(rng.integers(0, 8))
+    move = int(rng.integers(0, 9))
     if move == 0:
         return b.same(Affine, current, mul=b.normal(value.channels), bias=b.normal(value.channels))
     if move == 1:
@@ -171,4 +178,7 @@ def _step(b: Builder, rng: np.random.Generator, current: str) -> str:
     if move == 5:
         return b.conv("float", current, 2 * value.channels, kernel=(2, 3), padding=(0, 1, 1, 1), dtype="bool",
                       groups=2 if value.channels % 2 == 0 else 1, outputs=outputs)  # fmt: skip
+    if move == 6:
+        rounded = b.same(Round, current)
+        return b.conv("bf16", rounded, int(rng.integers(1, 40)), kernel=(2, 2), padding=(1, 1, 0, 0), outputs=outputs)
     return b.same(Sign, current)

@@ -92,7 +92,8 @@ def originals() -> list[bytes]:
     """Sound files: networks of many operators, and of one, which can be changed without the rest noticing."""
     rng = np.random.default_rng(0)
     graphs = [tiny(), *(random_graph(np.random.default_rng(i)) for i in range(16))]
-    for kind, threshold, groups in (("binary", True, 1), ("binary", False, 3), ("float", False, 2), ("int8", False, 1)):
+    kinds = (("binary", True, 1), ("binary", False, 3), ("float", False, 2), ("int8", False, 1), ("bf16", False, 1))
+    for kind, threshold, groups in kinds:
         options = {
             "kernel": (3, 2),
             "padding": (1, 0, 1, 1),

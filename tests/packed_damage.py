@@ -75,6 +75,7 @@ VALUES: tuple[Any, ...] = (
     "input",
     "float",
     "int8",
+    "bf16",
     "binary",
     "mean",
     "a0",
@@ -83,6 +84,7 @@ VALUES: tuple[Any, ...] = (
     [0] * 9,
     {},
 )
+BF16 = (0, 1, 0x7F, 0x80, 0x267F, 0x2680, 0x3F80, 0x5F7F, 0x5F80, 0x7F7F, 0x7F80, 0x7FC0)  # without the sign
 FLOATS = (0.0, -0.0, 1e-45, -1e-45, 1e-38, 1.0, -1.0, 3.4028235e38, -3.4028235e38, math.inf, -math.inf, math.nan)
 
 
@@ -154,7 +156,9 @@ def header_values(rng: random.Random, data: bytes, files: list[bytes]) -> bytes:
             case 6 if isinstance(parent, list):
                 parent.insert(rng.randrange(len(parent) + 1), value)
             case 6:
-                parent[rng.choice(("extra", "groups", "clamp", "residual", "threshold", "floats", "bits"))] = value
+                parent[rng.choice(("extra", "groups", "clamp", "residual", "threshold", "floats", "bits", "bf16"))] = (
+                    value
+                )
             case 7:
                 other = json.loads(split(rng.choice(files))[0])
                 part = rng.choice(sorted(other))
@@ -204,7 +208,7 @@ def array_values(rng: random.Random, data: bytes, files: list[bytes]) -> bytes:
     tree, changed = json.loads(header), bytearray(blocks)
     for _ in range(rng.randint(1, 6)):
         record = rng.choice(list(tree["arrays"].values()))
-        size = {"f32": 4, "i32": 4, "i16": 2, "f16": 2}.get(record["dtype"], 1)
+        size = {"f32": 4, "i32": 4, "i16": 2, "f16": 2, "bf16": 2}.get(record["dtype"], 1)
         at = record["offset"] + size * rng.randrange(
             math.prod(record["shape"]) // (8 if record["dtype"] == "bits" else 1) + 1
         )
@@ -217,6 +221,8 @@ def array_values(rng: random.Random, data: bytes, files: list[bytes]) -> bytes:
                 struct.pack_into("<i", changed, at, rng.choice((-(1 << 31), (1 << 31) - 1, 0, -1)))
             case "i16":
                 struct.pack_into("<h", changed, at, rng.choice((-(1 << 15), (1 << 15) - 1, 0, -1)))
+            case "bf16":
+                struct.pack_into("<H", changed, at, rng.choice(BF16) | rng.choice((0, 0x8000)))
             case _:
                 changed[at : at + size] = rng.choice((b"\x80\x80", b"\x7f\x7c", b"\xff\xff", b"\0\0", b"\x01\x80"))[
                     :size

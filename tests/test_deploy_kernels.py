@@ -33,7 +33,7 @@ pair = st.tuples(st.integers(1, 3), st.integers(1, 3))
 @st.composite
 def convolutions(draw, kind: str):
     """Seed, input shape and options of one convolution whose kernel fits its padded image."""
-    groups = 1 if kind == "int8" else draw(st.sampled_from([1, 1, 2, 3]))
+    groups = 1 if kind in ("int8", "bf16") else draw(st.sampled_from([1, 1, 2, 3]))
     per_group = channels if kind == "binary" else st.integers(1, 20)
     inner, outer = draw(per_group), draw(per_group if groups > 1 else channels)
     kernel, dilation, stride = draw(pair), draw(pair), draw(pair)
@@ -51,7 +51,7 @@ def convolutions(draw, kind: str):
     return draw(st.integers(0, 2**32 - 1)), draw(st.integers(1, 5)), shape, outer * groups, options
 
 
-@pytest.mark.parametrize("kind", ["binary", "float", "int8"])
+@pytest.mark.parametrize("kind", ["binary", "float", "int8", "bf16"])
 def test_convolution_equals_reference(kind: str) -> None:
     @settings(max_examples=50, deadline=None, derandomize=True, database=None)
     @given(convolutions(kind))

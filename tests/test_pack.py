@@ -131,8 +131,8 @@ class TestRefuses:
 
     def test_arguments(self) -> None:
         net = nn.Sequential(nn.Conv2d(3, 4, 3))
-        with pytest.raises(UsageError, match="'bf16'; choose one of fp32, int8"):
-            stompp.pack(net, IMAGE, floats="bf16")
+        with pytest.raises(UsageError, match="'fp16'; choose one of fp32, bf16, int8"):
+            stompp.pack(net, IMAGE, floats="fp16")
         with pytest.raises(UsageError, match="texts to texts"):
             stompp.pack(net, IMAGE, meta={"epochs": 3})
         with pytest.raises(UsageError, match="function; pack takes"):

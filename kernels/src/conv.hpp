@@ -1,4 +1,4 @@
-// What a convolution kernel is given. One description serves the binary, the float and the int8 kernels of every
+// What a convolution kernel is given. One description serves the binary, the float, the int8 and the bf16 kernels of every
 // instruction set: they differ in the dot product only.
 //
 // Plain structs and no standard headers with inline functions: this file is compiled once per instruction set.
@@ -12,7 +12,8 @@ constexpr int kMostPixels = 6;     // pixels whose accumulators are held in regi
 constexpr int kBlockChannels = 64; // output channels of one block of weights: four 512-bit vectors of 32-bit lanes
 
 // A value in memory: NHWC with margins, strides in elements; `data` is channel 0 of pixel (0, 0) inside the margins.
-// Elements are uint32 words of 32 packed bits, floats, or uint32 words of four uint8.
+// Elements are uint32 words of 32 packed bits, floats, or uint32 words of four uint8 or two bf16 (the upper halves of
+// floats); lower channels in lower bits.
 struct View {
     void *data = nullptr;
     std::ptrdiff_t image = 0, row = 0, pixel = 0;
@@ -49,7 +50,7 @@ struct Conv {
 
     // tables by border class (exact zero padding) and column
     // Binary: the dot product is start - 2 * popcount. Threshold epilogue: the bit is popcount <= limit.
-    const std::int32_t *start;      // binary [class][column]; int8 [column] (added to the sum); unused for float
+    const std::int32_t *start;      // binary [class][column]; int8 [column] (added to the sum); unused for float and bf16
     const std::int32_t *limit;      // [class][column], for a residual bit of 0 (-1) or no residual; null: float epilogue
     const std::int32_t *limit_plus; // [class][column], for a residual bit of 1 (+1); null: no residual
 
@@ -73,10 +74,14 @@ enum class BinaryLayout { lanes32, nibbles };
 
 enum class Reduce { max, mean };
 
+// Where a channel of bf16 numbers lies that are kept as floats: of each pair the second comes first.
+constexpr int swapped(int channel, int channels) { return (channel ^ 1) < channels ? channel ^ 1 : channel; }
+
 struct Kernels {
     const char *name;
     BinaryLayout layout;
     ConvKernel binary_conv, float_conv, int8_conv;
+    ConvKernel bf16_conv; // for pairs of bf16 numbers; null: they are floats here, swapped in pairs, for float_conv
     // Does the binary kernel's arithmetic on registers alone, `rounds` times: what no kernel can outrun. Returns the number
     // of binary operations done, a multiplication and an addition each counting one.
     std::int64_t (*register_loop)(std::int64_t rounds);
@@ -88,6 +93,11 @@ struct Kernels {
                        int width, int channels);
     void (*quantize_row)(const float *in, std::ptrdiff_t in_pixel, std::uint8_t *out, std::ptrdiff_t out_pixel,
                          int width, int channels, float scale);
+    // To bf16: as floats, of each pair of channels the second first; or as halves, two to a word, as they come.
+    void (*round_row)(const float *in, std::ptrdiff_t in_pixel, float *out, std::ptrdiff_t out_pixel, int width,
+                      int channels);
+    void (*pair_row)(const float *in, std::ptrdiff_t in_pixel, std::uint16_t *out, std::ptrdiff_t out_pixel, int width,
+                     int channels);
     void (*affine_row)(const float *in, std::ptrdiff_t in_pixel, float *out, std::ptrdiff_t out_pixel, int width,
                        int channels, const float *mul, const float *bias);
     void (*clamp_row)(const float *in, std::ptrdiff_t in_pixel, float *out, std::ptrdiff_t out_pixel, int width,
@@ -105,6 +115,11 @@ extern const Kernels portable_kernels;
 #ifdef STOMPP_X86
 extern const Kernels avx2_kernels;
 extern const Kernels avx512_kernels;
+
+// The bf16 convolution by the CPU's own instruction, and whether that rounds as the format says and is worth its while.
+void bf16_conv_by_instruction(const Conv &, const Block &, std::int64_t begin, std::int64_t end);
+bool bf16_instruction_agrees();
+bool bf16_instruction_is_fast();
 #endif
 
 } // namespace stompp

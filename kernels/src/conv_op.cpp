@@ -3,21 +3,18 @@
 #include <cstring>
 #include <limits>
 #include <map>
-#include <new>
 #include <stdexcept>
 
-#include "program.hpp"
+#include "conv_op.hpp"
 #include "sweep.hpp"
 
 namespace stompp {
 namespace {
 
-constexpr int kPartPixels = 12;                               // work is split in multiples of this: whole tiles
 constexpr int kMostWindow = 4096;                             // kernel, stride, dilation and padding, each axis
 constexpr std::int64_t kMostDot = std::int64_t(1) << 24;      // terms of one dot product: its float is exact
 constexpr std::int64_t kMostInt8Dot = 66000;                  // 255 * 127 * this fits in 31 bits
 constexpr std::int64_t kMostTable = std::int64_t(1) << 26;
-constexpr std::int64_t kStepsPerThread = 60000;               // register operations that are worth another thread
 
 int output_size(int size, int kernel, int stride, int dilation, int before, int after) {
     const std::int64_t room = std::int64_t(size) + before + after - (std::int64_t(kernel) - 1) * dilation - 1;
@@ -42,114 +39,6 @@ struct Axis {
     }
     std::vector<int> classes;
     std::vector<std::pair<int, int>> ranges;
-};
-
-// Vectors are loaded from these: none should straddle two cache lines.
-template <class T> struct LineAllocator {
-    using value_type = T;
-    LineAllocator() = default;
-    template <class U> LineAllocator(const LineAllocator<U> &) {}
-    T *allocate(std::size_t n) { return static_cast<T *>(::operator new(n * sizeof(T), std::align_val_t(64))); }
-    void deallocate(T *p, std::size_t) { ::operator delete(p, std::align_val_t(64)); }
-    template <class U> bool operator==(const LineAllocator<U> &) const { return true; }
-    template <class U> bool operator!=(const LineAllocator<U> &) const { return false; }
-};
-template <class T> using Lines = std::vector<T, LineAllocator<T>>;
-
-enum class Form { binary, floats, int8 };
-
-struct ConvOp : Op {
-    Form form;
-    int input, residual = -1;
-    Outputs outputs;
-    Window window;
-    Conv conv{};
-    ConvKernel kernel = nullptr;
-    bool exclusive_words = true; // blocks write different words, so that they may run in different threads
-    std::int64_t steps = 0;      // vectors touched per output pixel
-
-    std::vector<Run> runs;
-    std::vector<Block> blocks;
-    Lines<std::uint32_t> weights; // bits, floats or bytes
-    int columns = 0; // of the tables, padded to whole vectors
-    std::vector<int> row_table, col_table; // a pixel's border class begins at their sum
-    int out_h = 0, out_w = 0;
-    Lines<std::int32_t> start, limit, limit_plus;
-    Lines<float> mul, bias;
-
-    // The strides of the input are known once all consumers have asked for their margins.
-    void finish(Program &program) override {
-        const Value &in = program.value(input);
-        const std::ptrdiff_t length = in.pixel() / window.groups;
-        for (int ky = 0; ky < window.kernel[0]; ++ky) {
-            for (int kx = 0; kx < window.kernel[1]; ++kx) {
-                const std::ptrdiff_t offset = ky * window.dilation[0] * in.row() + kx * window.dilation[1] * in.pixel();
-                if (!runs.empty() && runs.back().offset + runs.back().length == offset)
-                    runs.back().length += length;
-                else
-                    runs.push_back({offset, length});
-            }
-        }
-        conv.runs = runs.data();
-        conv.n_runs = static_cast<int>(runs.size());
-        conv.blocks = blocks.data();
-        conv.weights = weights.data();
-        const auto places = [&](int value, int stride_y, int stride_x) -> const std::int32_t * {
-            if (value < 0) return nullptr;
-            const Value &v = program.value(value);
-            return program.places(out_h, out_w, [&](std::int64_t n, std::int64_t y, std::int64_t x) {
-                return n * v.image() + y * stride_y * v.row() + x * stride_x * v.pixel();
-            });
-        };
-        conv.window = places(input, window.stride[0], window.stride[1]);
-        conv.out_float = places(outputs.floats, 1, 1);
-        conv.out_bits = places(outputs.bits, 1, 1);
-        conv.residual_float = conv.residual_bits = places(residual, 1, 1);
-        conv.table = program.places(out_h, out_w, [&](std::int64_t, std::int64_t y, std::int64_t x) {
-            return std::int64_t(row_table[y]) + col_table[x];
-        });
-        conv.start = start.empty() ? nullptr : start.data();
-        conv.limit = limit.empty() ? nullptr : limit.data();
-        conv.limit_plus = limit_plus.empty() ? nullptr : limit_plus.data();
-        conv.mul = mul.data();
-        conv.bias = bias.data();
-    }
-
-    void run(const Pass &pass) const override {
-        Conv c = conv;
-        const View from = pass.view(input);
-        c.input = static_cast<std::uint32_t *>(from.data) - window.padding[0] * from.row - window.padding[1] * from.pixel;
-        if (outputs.floats >= 0) c.to_float = static_cast<float *>(pass.view(outputs.floats).data);
-        if (outputs.bits >= 0) c.to_bits = static_cast<std::uint32_t *>(pass.view(outputs.bits).data);
-        if (residual >= 0) {
-            const void *data = pass.view(residual).data;
-            if (pass.program.value(residual).kind == Kind::bits)
-                c.from_bits = static_cast<const std::uint32_t *>(data);
-            else
-                c.from_float = static_cast<const float *>(data);
-        }
-
-        const std::int64_t pixels = std::int64_t(pass.images) * out_h * out_w;
-        const std::int64_t tiles = (pixels + kPartPixels - 1) / kPartPixels;
-        const std::int64_t threads = pixels * steps / kStepsPerThread;
-        if (!exclusive_words) {
-            pass.pool.split(tiles, threads, [&](std::int64_t begin, std::int64_t end) {
-                for (const Block &block : blocks)
-                    kernel(c, block, begin * kPartPixels, std::min(end * kPartPixels, pixels));
-            });
-            return;
-        }
-        // Block by block, so that a block's weights stay in the first-level cache while the pixels pass.
-        pass.pool.split(tiles * static_cast<std::int64_t>(blocks.size()), threads,
-                        [&](std::int64_t begin, std::int64_t end) {
-                            while (begin < end) {
-                                const std::int64_t block = begin / tiles, first = begin % tiles;
-                                const std::int64_t last = std::min(tiles, first + end - begin);
-                                kernel(c, blocks[block], first * kPartPixels, std::min(last * kPartPixels, pixels));
-                                begin += last - first;
-                            }
-                        });
-    }
 };
 
 // Copies channels into words of their own group, for groups that are no whole words.
@@ -186,11 +75,12 @@ void check(bool ok, const char *message) {
     if (!ok) throw std::invalid_argument(message);
 }
 
-// Everything that the three forms share. Returns the operator with its blocks laid out and its weights still empty.
-std::unique_ptr<ConvOp> prepare(Program &program, Form form, int input, int channels, const Window &window,
+// Everything that convolutions of all kinds share. Returns the operator with its blocks laid out and its weights still empty.
+std::unique_ptr<ConvOp> prepare(Program &program, Kind kind, int input, int channels, const Window &window,
                                 const Epilogue &epilogue) {
-    static constexpr Kind kinds[] = {Kind::bits, Kind::floats, Kind::bytes};
-    const Value in = program.checked(input, kinds[int(form)], "conv");
+    static constexpr ConvKernel Kernels::*kernels[] = {&Kernels::float_conv, &Kernels::binary_conv, &Kernels::int8_conv,
+                                                       &Kernels::float_conv, &Kernels::bf16_conv}; // by Kind
+    const Value in = program.checked(input, kind, "conv");
     for (int axis = 0; axis < 2; ++axis)
         check(window.kernel[axis] >= 1 && window.kernel[axis] <= kMostWindow && window.stride[axis] >= 1 &&
                   window.stride[axis] <= kMostWindow && window.dilation[axis] >= 1 && window.dilation[axis] <= kMostWindow,
@@ -201,16 +91,16 @@ std::unique_ptr<ConvOp> prepare(Program &program, Form form, int input, int chan
           "conv: groups must divide the channels of input and output");
     const std::int64_t terms =
         std::int64_t(window.kernel[0]) * window.kernel[1] * (in.channels / window.groups);
-    check(terms <= (form == Form::int8 ? kMostInt8Dot : kMostDot), "conv: too many terms in one dot product");
-    check(form != Form::int8 || window.groups == 1, "int8 conv: groups are not supported");
+    check(terms <= (kind == Kind::bytes ? kMostInt8Dot : kMostDot), "conv: too many terms in one dot product");
+    check(window.groups == 1 || kind == Kind::bits || kind == Kind::floats, "conv: int8 and bf16 have one group");
     check((epilogue.threshold != nullptr) != (epilogue.mul != nullptr), "conv: either thresholds or mul and bias");
-    check(!epilogue.threshold || form == Form::binary, "conv: only a binary convolution has thresholds");
+    check(!epilogue.threshold || kind == Kind::bits, "conv: only a binary convolution has thresholds");
     check(!epilogue.threshold || (epilogue.want_bits && !epilogue.want_float), "conv: thresholds give bits");
     check(epilogue.want_bits || epilogue.want_float, "conv: no output is wanted");
     check(!epilogue.clamp || epilogue.low <= epilogue.high, "conv: clamp low must not be above high");
 
     auto op = std::make_unique<ConvOp>();
-    op->form = form;
+    op->kernel = program.kernels().*kernels[int(kind)];
     op->window = window;
     op->residual = epilogue.residual;
     op->input = input;
@@ -220,14 +110,14 @@ std::unique_ptr<ConvOp> prepare(Program &program, Form form, int input, int chan
                                  window.padding[3]);
     if (epilogue.residual >= 0) {
         const Value &r = program.value(epilogue.residual);
-        check(r.kind != Kind::bytes && (!epilogue.threshold || r.kind == Kind::bits), "conv: this residual does not fit");
+        check(r.kind == Kind::bits || (r.kind == Kind::floats && !epilogue.threshold), "conv: this residual does not fit");
         check(r.height == op->out_h && r.width == op->out_w && r.channels == channels,
               "conv: the residual differs in shape");
     }
 
     // Groups whose channels are no whole words get words of their own.
     const int group_in = in.channels / window.groups, group_out = channels / window.groups;
-    if (form == Form::binary && window.groups > 1 && group_in % 32 != 0) {
+    if (kind == Kind::bits && window.groups > 1 && group_in % 32 != 0) {
         const std::int64_t wide = (group_in + 31) / 32 * 32;
         const int regrouped = program.add_value(Kind::bits, in.height, in.width, wide * window.groups);
         program.touch(input);
@@ -240,7 +130,7 @@ std::unique_ptr<ConvOp> prepare(Program &program, Form form, int input, int chan
     const Value from = program.value(op->input);
     const std::int64_t per_tap = from.pixel() / window.groups;
     const std::int64_t elements = std::int64_t(window.kernel[0]) * window.kernel[1] * per_tap;
-    const bool nibbles = form == Form::binary && program.kernels().layout == BinaryLayout::nibbles;
+    const bool nibbles = kind == Kind::bits && program.kernels().layout == BinaryLayout::nibbles;
     std::size_t weights = 0;
     int column = 0;
     for (int g = 0; g < window.groups; ++g) {
@@ -257,6 +147,7 @@ std::unique_ptr<ConvOp> prepare(Program &program, Form form, int input, int chan
     check(weights <= std::size_t(1) << 30, "conv: weights too large");
     op->weights.assign(nibbles ? weights / 4 : weights, 0);
     op->columns = column;
+    if (kind == Kind::bytes) op->start.assign(column, 0);
     return op;
 }
 
@@ -298,13 +189,30 @@ template <class Put> void each_weight(const ConvOp &op, int group_in, const Put 
                 for (int c = 0; c < group_in; ++c) put(block, lane, tap, c, std::int64_t(tap) * group_in + c);
 }
 
+// A convolution of numbers. As many weights as fit share an element, those of lower channels in lower bytes.
+template <class T>
+Outputs number_conv(Program &program, Kind kind, int input, int channels, const Window &window, const T *weight,
+                    const Epilogue &epilogue) {
+    auto op = prepare(program, kind, input, channels, window, epilogue);
+    constexpr int kPer = sizeof(std::uint32_t) / sizeof(T);
+    const int group_in = program.value(input).channels / window.groups, words = (group_in + kPer - 1) / kPer;
+    const std::int64_t terms = std::int64_t(window.kernel[0]) * window.kernel[1] * group_in;
+    each_weight(*op, group_in, [&](const Block &block, int lane, int tap, int c, std::int64_t term) {
+        const std::size_t word = std::size_t(tap) * words + c / kPer;
+        std::uint32_t &element = op->weights[block.weights + word * 16 * block.vectors + lane];
+        const T &w = weight[(block.channel + lane) * terms + term];
+        std::memcpy(reinterpret_cast<std::uint8_t *>(&element) + c % kPer * sizeof(T), &w, sizeof(T));
+        if constexpr (sizeof(T) == 1) op->start[block.column + lane] -= 128 * w; // inputs are stored with 128 added
+    });
+    return complete(program, std::move(op), channels, epilogue);
+}
+
 } // namespace
 
 Outputs Program::binary_conv(int input, int channels, const Window &window, const std::uint8_t *weight,
                              const Epilogue &epilogue) {
     const Value in = checked(input, Kind::bits, "binary_conv");
-    auto op = prepare(*this, Form::binary, input, channels, window, epilogue);
-    op->kernel = kernels_.binary_conv;
+    auto op = prepare(*this, Kind::bits, input, channels, window, epilogue);
     const int group_in = in.channels / window.groups, words = (group_in + 31) / 32;
     const int kernel_h = window.kernel[0], kernel_w = window.kernel[1];
     const std::int64_t bytes = (std::int64_t(kernel_h) * kernel_w * group_in + 7) / 8;
@@ -374,30 +282,23 @@ Outputs Program::binary_conv(int input, int channels, const Window &window, cons
 
 Outputs Program::float_conv(int input, int channels, const Window &window, const float *weight,
                             const Epilogue &epilogue) {
-    const int group_in = checked(input, Kind::floats, "float_conv").channels / std::max(1, window.groups);
-    auto op = prepare(*this, Form::floats, input, channels, window, epilogue);
-    op->kernel = kernels_.float_conv;
-    const std::int64_t terms = std::int64_t(window.kernel[0]) * window.kernel[1] * group_in;
-    each_weight(*op, group_in, [&](const Block &block, int lane, int, int, std::int64_t term) {
-        std::memcpy(&op->weights[block.weights + term * 16 * block.vectors + lane],
-                    &weight[(block.channel + lane) * terms + term], sizeof(float));
-    });
-    return complete(*this, std::move(op), channels, epilogue);
+    return number_conv(*this, Kind::floats, input, channels, window, weight, epilogue);
 }
 
 Outputs Program::int8_conv(int input, int channels, const Window &window, const std::int8_t *weight,
                            const Epilogue &epilogue) {
-    const int in_channels = checked(input, Kind::bytes, "int8_conv").channels;
-    auto op = prepare(*this, Form::int8, input, channels, window, epilogue);
-    op->kernel = kernels_.int8_conv;
-    const int words = (in_channels + 3) / 4;
-    const std::int64_t terms = std::int64_t(window.kernel[0]) * window.kernel[1] * in_channels;
-    op->start.assign(op->columns, 0);
-    each_weight(*op, in_channels, [&](const Block &block, int lane, int tap, int c, std::int64_t term) {
-        const std::int8_t w = weight[(block.channel + lane) * terms + term];
-        op->start[block.column + lane] -= 128 * w;
-        op->weights[block.weights + (std::size_t(tap) * words + c / 4) * 16 * block.vectors + lane] |=
-            std::uint32_t(static_cast<std::uint8_t>(w)) << (8 * (c % 4));
+    return number_conv(*this, Kind::bytes, input, channels, window, weight, epilogue);
+}
+
+Outputs Program::bf16_conv(int input, int channels, const Window &window, const std::uint16_t *weight,
+                           const Epilogue &epilogue) {
+    if (kernels_.bf16_conv) return number_conv(*this, Kind::pairs, input, channels, window, weight, epilogue);
+    auto op = prepare(*this, Kind::bf16, input, channels, window, epilogue);
+    const int in = value(input).channels, taps = window.kernel[0] * window.kernel[1];
+    each_weight(*op, in, [&](const Block &block, int lane, int tap, int c, std::int64_t term) {
+        const std::size_t element = std::size_t(tap) * in + swapped(c, in);
+        const std::uint32_t half = weight[std::int64_t(block.channel + lane) * taps * in + term];
+        op->weights[block.weights + element * 16 * block.vectors + lane] = half << 16;
     });
     return complete(*this, std::move(op), channels, epilogue);
 }

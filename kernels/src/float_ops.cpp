@@ -137,6 +137,21 @@ int Program::quantize(int input, float scale) {
         });
 }
 
+int Program::round(int input) {
+    checked(input, Kind::floats, "round");
+    if (!kernels_.bf16_conv)
+        return add_row_op<float, float>(
+            *this, input, Kind::bf16,
+            [](const Kernels &k, const Value &v, const float *in, std::ptrdiff_t in_pixel, float *out,
+               std::ptrdiff_t out_pixel) { k.round_row(in, in_pixel, out, out_pixel, v.width, v.channels); });
+    return add_row_op<float, std::uint32_t>(
+        *this, input, Kind::pairs,
+        [](const Kernels &k, const Value &v, const float *in, std::ptrdiff_t in_pixel, std::uint32_t *out,
+           std::ptrdiff_t out_pixel) {
+            k.pair_row(in, in_pixel, reinterpret_cast<std::uint16_t *>(out), 2 * out_pixel, v.width, v.channels);
+        });
+}
+
 int Program::affine(int input, const float *mul, const float *bias) {
     const int channels = checked(input, Kind::floats, "affine").channels;
     return add_row_op<float, float>(
@@ -176,8 +191,8 @@ int Program::flatten(int input) {
 
 int Program::pool(int input, Reduce reduce, const std::vector<Span> &rows, const std::vector<Span> &cols) {
     const Kind kind = value(input).kind;
-    if (kind == Kind::bytes || (kind == Kind::bits && reduce != Reduce::max))
-        throw std::invalid_argument("pool: bits have a maximum and no mean, bytes neither");
+    if (kind != Kind::floats && (kind != Kind::bits || reduce != Reduce::max))
+        throw std::invalid_argument("pool: floats have a maximum and a mean, bits a maximum, others neither");
     const Value from = checked(input, kind, "pool");
     check_spans(rows, from.height);
     check_spans(cols, from.width);

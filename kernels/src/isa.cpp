@@ -13,8 +13,20 @@ std::vector<const Kernels *> available() {
     const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi2");
     if (avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
         __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
-        __builtin_cpu_supports("avx512vpopcntdq") && __builtin_cpu_supports("avx512vnni"))
+        __builtin_cpu_supports("avx512vpopcntdq") && __builtin_cpu_supports("avx512vnni")) {
+        // Another maker's instruction may round otherwise, and then answers would depend on the CPU. And some are slow:
+        // then it comes second, to be had by its name.
+        static const bool bf16 = __builtin_cpu_supports("avx512bf16") && bf16_instruction_agrees();
+        static const bool fast = bf16 && bf16_instruction_is_fast();
+        static const Kernels with_bf16 = [] {
+            Kernels kernels = avx512_kernels;
+            kernels.name = "avx512_bf16";
+            kernels.bf16_conv = bf16_conv_by_instruction;
+            return kernels;
+        }();
         found.push_back(&avx512_kernels);
+        if (bf16) found.insert(fast ? found.begin() : found.end(), &with_bf16);
+    }
     if (avx2) found.push_back(&avx2_kernels);
 #endif
     found.push_back(&portable_kernels);

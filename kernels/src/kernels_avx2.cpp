@@ -10,9 +10,11 @@ extern const Kernels avx2_kernels = {
     sweep_binary<BinaryAvx2>,
     sweep<FloatAvx2, Mode::arithmetic>,
     sweep<Int8Portable, Mode::arithmetic>,
+    nullptr,
     register_loop_avx2,
     sign_row,      unpack_row,
-    quantize_row,  affine_row,
+    quantize_row,  round_row,
+    pair_row,      affine_row,
     clamp_row,     add_row,
     pool_pixel,    pool_bits_pixel,
 };

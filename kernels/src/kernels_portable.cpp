@@ -9,8 +9,10 @@ extern const Kernels portable_kernels = {
     sweep<FloatPortable, Mode::arithmetic>,
     sweep<Int8Portable, Mode::arithmetic>,
     nullptr,
+    nullptr,
     sign_row,      unpack_row,
-    quantize_row,  affine_row,
+    quantize_row,  round_row,
+    pair_row,      affine_row,
     clamp_row,     add_row,
     pool_pixel,    pool_bits_pixel,
 };

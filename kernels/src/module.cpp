@@ -59,6 +59,25 @@ Epilogue epilogue(int channels, const std::optional<Array<float>> &mul, const st
 
 std::pair<int, int> as_pair(const Outputs &outputs) { return {outputs.floats, outputs.bits}; }
 
+// A convolution of numbers of type T.
+template <class T>
+void def_conv(nb::class_<Program> &program, const char *name,
+              Outputs (Program::*conv)(int, int, const Window &, const T *, const Epilogue &)) {
+    program.def(
+        name,
+        [conv](Program &self, int input, int channels, const Array<T> &weight, std::array<int, 2> kernel,
+               std::array<int, 2> stride, std::array<int, 2> dilation, std::array<int, 4> padding, int groups,
+               const std::optional<Array<float>> &mul, const std::optional<Array<float>> &bias, int residual,
+               const Clamp &clamp, bool want_float, bool want_bits) {
+            const Window window{kernel, stride, dilation, padding, groups};
+            const Epilogue e = epilogue(channels, mul, bias, residual, clamp, want_float, want_bits);
+            const std::int64_t row = terms(self, input, window);
+            return as_pair((self.*conv)(input, channels, window, of_size(weight, channels * row, "weight"), e));
+        },
+        "input"_a, "channels"_a, "weight"_a, nb::kw_only(), "kernel"_a, "stride"_a, "dilation"_a, "padding"_a, "groups"_a,
+        "mul"_a, "bias"_a, "residual"_a = -1, "clamp"_a = nb::none(), "want_float"_a = false, "want_bits"_a = false);
+}
+
 std::vector<Span> spans(const std::vector<SpanTuple> &tuples) {
     std::vector<Span> result;
     for (const auto &[begin, end, count] : tuples) result.push_back({begin, end, count});
@@ -84,7 +103,11 @@ NB_MODULE(_kernels, m) {
         "isa"_a, "rounds"_a,
         "Does the arithmetic of the binary kernel on registers alone and returns the operations done, for benchmarks.");
 
-    nb::class_<Program>(m, "Program")
+    nb::class_<Program> program(m, "Program");
+    def_conv(program, "float_conv", &Program::float_conv);
+    def_conv(program, "int8_conv", &Program::int8_conv);
+    def_conv(program, "bf16_conv", &Program::bf16_conv); // weights are the upper halves of floats
+    program
         .def(nb::init<int, int, int, const std::string &>(), "channels"_a, "height"_a, "width"_a, "isa"_a = "auto")
         .def(
             "binary_conv",
@@ -102,37 +125,10 @@ NB_MODULE(_kernels, m) {
             "input"_a, "channels"_a, "weight"_a, nb::kw_only(), "kernel"_a, "stride"_a, "dilation"_a, "padding"_a,
             "groups"_a, "threshold"_a = nb::none(), "mul"_a = nb::none(), "bias"_a = nb::none(), "residual"_a = -1,
             "clamp"_a = nb::none(), "want_float"_a = false, "want_bits"_a = false)
-        .def(
-            "float_conv",
-            [](Program &self, int input, int channels, const Array<float> &weight, std::array<int, 2> kernel,
-               std::array<int, 2> stride, std::array<int, 2> dilation, std::array<int, 4> padding, int groups,
-               const std::optional<Array<float>> &mul, const std::optional<Array<float>> &bias, int residual,
-               const Clamp &clamp, bool want_float, bool want_bits) {
-                const Window window{kernel, stride, dilation, padding, groups};
-                const Epilogue e = epilogue(channels, mul, bias, residual, clamp, want_float, want_bits);
-                const std::int64_t row = terms(self, input, window);
-                return as_pair(self.float_conv(input, channels, window, of_size(weight, channels * row, "weight"), e));
-            },
-            "input"_a, "channels"_a, "weight"_a, nb::kw_only(), "kernel"_a, "stride"_a, "dilation"_a, "padding"_a,
-            "groups"_a, "mul"_a, "bias"_a, "residual"_a = -1, "clamp"_a = nb::none(), "want_float"_a = false,
-            "want_bits"_a = false)
-        .def(
-            "int8_conv",
-            [](Program &self, int input, int channels, const Array<std::int8_t> &weight, std::array<int, 2> kernel,
-               std::array<int, 2> stride, std::array<int, 2> dilation, std::array<int, 4> padding, int groups,
-               const std::optional<Array<float>> &mul, const std::optional<Array<float>> &bias, int residual,
-               const Clamp &clamp, bool want_float, bool want_bits) {
-                const Window window{kernel, stride, dilation, padding, groups};
-                const Epilogue e = epilogue(channels, mul, bias, residual, clamp, want_float, want_bits);
-                const std::int64_t row = terms(self, input, window);
-                return as_pair(self.int8_conv(input, channels, window, of_size(weight, channels * row, "weight"), e));
-            },
-            "input"_a, "channels"_a, "weight"_a, nb::kw_only(), "kernel"_a, "stride"_a, "dilation"_a, "padding"_a,
-            "groups"_a, "mul"_a, "bias"_a, "residual"_a = -1, "clamp"_a = nb::none(), "want_float"_a = false,
-            "want_bits"_a = false)
         .def("sign", &Program::sign, "input"_a)
         .def("unpack", &Program::unpack, "input"_a)
         .def("quantize", &Program::quantize, "input"_a, "scale"_a)
+        .def("round", &Program::round, "input"_a)
         .def(
             "affine",
             [](Program &self, int input, const Array<float> &mul, const Array<float> &bias) {

@@ -100,7 +100,7 @@ const Value &Program::value(int index) const {
 }
 
 const Value &Program::checked(int index, Kind kind, const char *what) const {
-    static const char *const names[] = {"floats", "bits", "bytes"};
+    static const char *const names[] = {"floats", "bits", "bytes", "bf16", "bf16"};
     if (output_ >= 0) throw std::invalid_argument("the program is finished");
     const Value &v = value(index);
     if (v.kind != kind)
@@ -159,7 +159,7 @@ void Program::plan() {
     chunk_ = static_cast<int>(std::clamp<std::size_t>(kPassBytes / single, 1, kMostImages));
 
     const auto size = [&](const Value &v) { return aligned(4 * std::size_t(v.image()) * chunk_); };
-    const auto plain = [](const Value &v) { return v.kind == Kind::floats && !v.padded(); };
+    const auto plain = [](const Value &v) { return kWordsPer[int(v.kind)] == 1 && !v.padded(); };
     std::vector<Value *> shared;
     for (Value &v : values_) {
         if (v.over >= 0) {

@@ -17,9 +17,10 @@
 
 namespace stompp {
 
-enum class Kind { floats, bits, bytes }; // bytes: quantized values + 128
+// bytes: quantized values + 128. bf16: as floats, of each pair of channels the second first. pairs: bf16, two to a word.
+enum class Kind { floats, bits, bytes, bf16, pairs };
 
-constexpr int kWordsPer[] = {1, 32, 4}; // channels in one 32-bit element, by Kind
+constexpr int kWordsPer[] = {1, 32, 4, 1, 2}; // channels in one 32-bit element, by Kind
 
 struct Margins {
     int top = 0, left = 0, bottom = 0, right = 0;
@@ -97,9 +98,11 @@ class Program {
     Outputs binary_conv(int input, int channels, const Window &, const std::uint8_t *weight, const Epilogue &);
     Outputs float_conv(int input, int channels, const Window &, const float *weight, const Epilogue &);
     Outputs int8_conv(int input, int channels, const Window &, const std::int8_t *weight, const Epilogue &);
+    Outputs bf16_conv(int input, int channels, const Window &, const std::uint16_t *weight, const Epilogue &);
     int sign(int input);
     int unpack(int input);
     int quantize(int input, float scale);
+    int round(int input); // to bf16
     int affine(int input, const float *mul, const float *bias);
     int clamp(int input, float low, float high);
     int add(int a, int b);

@@ -36,36 +36,74 @@ void unpack_row(const std::uint32_t *in, std::ptrdiff_t in_pixel, float *out, st
     }
 }
 
-// q = round_half_even(x * scale) in [-127, 127], stored as q + 128; what is no number becomes -127.
-void quantize_row(const float *in, std::ptrdiff_t in_pixel, std::uint8_t *out, std::ptrdiff_t out_pixel, int width,
-                  int channels, float scale) {
-    // Adding and subtracting 1.5 * 2^23 rounds to an integer, halves to even, for |v| < 2^22.
-    constexpr float magic = 12582912.0f;
-    // Images have few channels: vectors run across pixels, and the bytes find their places afterwards.
+// Calls convert(value) for every value and stores what it gives at place(channel). Images have few channels: vectors run
+// across pixels, and the results find their places afterwards.
+template <class T, class Convert, class Place>
+inline void convert_row(const float *in, std::ptrdiff_t in_pixel, T *out, std::ptrdiff_t out_pixel, int width, int channels,
+                        Convert convert, Place place) {
     constexpr int kPart = 256;
     const int pixels = channels < kPart ? kPart / channels : 1;
     for (int x = 0; x < width; x += pixels) {
         const int n = width - x < pixels ? width - x : pixels;
         const float *from = in + x * in_pixel;
-        std::uint8_t *to = out + x * out_pixel;
+        T *to = out + x * out_pixel;
         for (int begin = 0; begin < n * channels; begin += kPart) {
             const int count = n * channels - begin < kPart ? n * channels - begin : kPart;
-            std::uint8_t bytes[kPart];
-            for (int i = 0; i < count; ++i) {
-                float v = from[begin + i] * scale;
-                v = v > -127.0f ? v : -127.0f;
-                v = v < 127.0f ? v : 127.0f;
-                bytes[i] = static_cast<std::uint8_t>(static_cast<int>((v + magic) - magic) + 128);
-            }
+            T part[kPart];
+            for (int i = 0; i < count; ++i) part[i] = convert(from[begin + i]);
             if (channels >= kPart) {
-                for (int i = 0; i < count; ++i) to[begin + i] = bytes[i];
+                for (int i = 0; i < count; ++i) to[place(begin + i)] = part[i];
             } else {
-                const std::uint8_t *next = bytes;
+                const T *next = part;
                 for (int p = 0; p < n; ++p, to += out_pixel)
-                    for (int c = 0; c < channels; ++c) to[c] = *next++;
+                    for (int c = 0; c < channels; ++c) to[place(c)] = *next++;
             }
         }
     }
+}
+
+// q = round_half_even(x * scale) in [-127, 127], stored as q + 128; what is no number becomes -127.
+void quantize_row(const float *in, std::ptrdiff_t in_pixel, std::uint8_t *out, std::ptrdiff_t out_pixel, int width,
+                  int channels, float scale) {
+    // Adding and subtracting 1.5 * 2^23 rounds to an integer, halves to even, for |v| < 2^22.
+    constexpr float magic = 12582912.0f;
+    const auto convert = [scale](float x) {
+        float v = x * scale;
+        v = v > -127.0f ? v : -127.0f;
+        v = v < 127.0f ? v : 127.0f;
+        return static_cast<std::uint8_t>(static_cast<int>((v + magic) - magic) + 128);
+    };
+    convert_row(in, in_pixel, out, out_pixel, width, channels, convert, [](int c) { return c; });
+}
+
+// The bits of a float rounded to bf16, halves to even. Magnitudes end at the last one under 2^64, and those under 2^-50
+// become 0: so every product of two is a float, exactly, and no sum of products is subnormal. What is no number becomes
+// the least of all.
+inline std::uint32_t to_bf16(float x) {
+    constexpr float most = 18374686479671623680.0f; // 2^64 - 2^56
+    constexpr std::uint32_t least = 0x26800000u;    // 2^-50
+    float v = x > -most ? x : -most;
+    v = v < most ? v : most;
+    std::uint32_t bits;
+    __builtin_memcpy(&bits, &v, sizeof bits);
+    bits = (bits + 0x7fffu + (bits >> 16 & 1u)) & 0xffff0000u;
+    return (bits & 0x7fffffffu) < least ? 0u : bits;
+}
+
+void round_row(const float *in, std::ptrdiff_t in_pixel, float *out, std::ptrdiff_t out_pixel, int width, int channels) {
+    const auto convert = [](float x) {
+        const std::uint32_t bits = to_bf16(x);
+        float rounded;
+        __builtin_memcpy(&rounded, &bits, sizeof rounded);
+        return rounded;
+    };
+    convert_row(in, in_pixel, out, out_pixel, width, channels, convert, [channels](int c) { return swapped(c, channels); });
+}
+
+void pair_row(const float *in, std::ptrdiff_t in_pixel, std::uint16_t *out, std::ptrdiff_t out_pixel, int width,
+              int channels) {
+    const auto convert = [](float x) { return static_cast<std::uint16_t>(to_bf16(x) >> 16); };
+    convert_row(in, in_pixel, out, out_pixel, width, channels, convert, [](int c) { return c; });
 }
 
 void affine_row(const float *in, std::ptrdiff_t in_pixel, float *out, std::ptrdiff_t out_pixel, int width, int channels,

@@ -8,22 +8,27 @@ a sign. What comes out is one node:
 
 `acc` is the integer sum of ±1 products. sign(mul * acc + bias) with mul > 0 is acc >= ceil(-bias / mul); a channel with
 mul < 0 has its weights flipped, and one with mul = 0 has a threshold that is always or never met.
+
+Layers with real-valued weights are computed in fp32, bf16 or int8; those that do not fit stay in fp32: grouped ones,
+sums of int8 that are too long, weights beyond bf16's range.
 """
 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
+from stompp.deploy.bf16 import MOST, to_bf16
 from stompp.deploy.graph import MOST_INT8_TERMS, Graph
 from stompp.deploy.lower import Step, Steps
-from stompp.deploy.nodes import Add, Affine, Clamp, Conv, Flatten, Node, Pool, Quantize, Sign, Unpack
+from stompp.deploy.nodes import Add, Affine, Clamp, Conv, Flatten, Node, Pool, Quantize, Round, Sign, Unpack
 from stompp.errors import UsageError
 
-FLOATS = ("fp32", "int8")
+FLOATS = ("fp32", "bf16", "int8")
 
 
 def fold(lowered: Steps, floats: str = "fp32", meta: dict[str, str] | None = None) -> Graph:
@@ -195,10 +200,14 @@ class _Folding:
             common |= {"kind": "float", "input": self._as_floats(source)}
             self._add(common["weight"], weight > 0)
         elif self.floats == "int8" and common["groups"] == 1 and weight[0].size <= MOST_INT8_TERMS:
-            common |= {"kind": "int8", "input": self._quantized(source, conv)}
+            scale = self._scale(source, conv)
+            common |= {"kind": "int8", "input": self._narrowed(source, "bytes", lambda x, y: Quantize(x, scale, y))}
             step = np.maximum(np.abs(weight).reshape(len(weight), -1).max(1), np.float32(1e-30)) / np.float32(127)
             self._add(common["weight"], np.rint(weight / step[:, None, None, None]).astype(np.int8))
-            mul = (mul * step / np.float32(self._scale(source, conv))).astype(np.float32)
+            mul = (mul * step / np.float32(scale)).astype(np.float32)
+        elif self.floats == "bf16" and common["groups"] == 1 and np.abs(weight).max() <= MOST:
+            common |= {"kind": "bf16", "input": self._narrowed(source, "bf16", Round)}
+            self._add(common["weight"], to_bf16(weight))
         else:
             common |= {"kind": "float", "input": self._as_floats(source)}
             self._add(common["weight"], np.ascontiguousarray(weight, np.float32))
@@ -281,12 +290,13 @@ class _Folding:
             )
         return float(np.float32(127.0 / conv.largest))
 
-    def _quantized(self, source: str, conv: Step) -> str:
-        quantized = f"{source}.bytes"
-        if quantized not in self.values:
-            self.nodes.append(Quantize(self._as_floats(source), self._scale(source, conv), quantized))
-            self.values[quantized] = "bytes"
-        return quantized
+    def _narrowed(self, source: str, kind: str, node: Callable[[str, str], Node]) -> str:
+        """Return a value in another kind of numbers; `node` makes it from the names of its floats and of itself."""
+        narrowed = f"{source}.{kind}"
+        if narrowed not in self.values:
+            self.nodes.append(node(self._as_floats(source), narrowed))
+            self.values[narrowed] = kind
+        return narrowed
 
 
 def _shared(nodes: list[Node], arrays: dict[str, np.ndarray]) -> tuple[tuple[Node, ...], dict[str, np.ndarray]]:

@@ -36,7 +36,9 @@ MOST_ARRAYS = 1 << 14
 MOST_BYTES = 1 << 32
 MOST_FLOAT = float(np.finfo(np.float32).max)
 
-_DTYPES = {"bits": "bool", "i8": "int8", "i16": "int16", "i32": "int32", "f16": "float16", "f32": "float32"}
+_DTYPES = {
+    "bits": "bool", "i8": "int8", "i16": "int16", "i32": "int32", "f16": "float16", "bf16": "uint16", "f32": "float32",
+}  # fmt: skip
 _CODES = {name: code for code, name in _DTYPES.items()}
 
 

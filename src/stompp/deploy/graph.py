@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from stompp.deploy.bf16 import sound
 from stompp.deploy.nodes import Add, Affine, Clamp, Conv, Flatten, Node, Pool, Quantize, defined
 from stompp.errors import UsageError
 
@@ -26,6 +27,12 @@ MOST_WINDOW = 4096  # kernel, stride, dilation, padding
 MOST_TERMS = 1 << 24  # of one dot product: any smaller integer is exact in float32
 MOST_INT8_TERMS = 66_000  # 255 · 127 times this fits in 31 bits
 
+_KINDS = {  # of convolutions: what they read, and of what type their weights are
+    "binary": ("bits", "bool"),
+    "float": ("floats", "bool", "float32", "float16", "int8"),
+    "int8": ("bytes", "int8"),
+    "bf16": ("bf16", "uint16"),
+}
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_./\-]{0,199}")
 
 
@@ -71,6 +78,7 @@ class _Check:
         for name, array in graph.arrays.items():
             self.need(_NAME.fullmatch(name) is not None, f"{name!r} is no name for an array")
             self.need(array.dtype.kind != "f" or bool(np.isfinite(array).all()), f"array {name!r} is not finite")
+            self.need(array.dtype != np.uint16 or bool(sound(array).all()), f"array {name!r} is beyond bf16's range")
         for index, node in enumerate(graph.nodes):
             self.where = f"node {index} ({node.op})"
             _RULES[node.op](self, node)
@@ -131,8 +139,9 @@ class _Check:
         self.define(getattr(node, kind), kind, (value.channels, value.height, value.width))
 
     def conv(self, node: Conv) -> None:
-        self.need(node.kind in ("binary", "float", "int8"), f"kind {node.kind!r} is not binary, float or int8")
-        value = self.read(node.input, {"binary": "bits", "float": "floats", "int8": "bytes"}[node.kind])
+        self.need(node.kind in _KINDS, f"kind {node.kind!r} is not one of {', '.join(_KINDS)}")
+        reads, *dtypes = _KINDS[node.kind]
+        value = self.read(node.input, reads)
         windows = (*node.kernel, *node.stride, *node.dilation)
         self.need(all(1 <= n <= MOST_WINDOW for n in windows), f"kernel, stride, dilation: 1 to {MOST_WINDOW}")
         self.need(all(0 <= n <= MOST_WINDOW for n in node.padding), f"padding: 0 to {MOST_WINDOW}")
@@ -140,7 +149,7 @@ class _Check:
             node.groups >= 1 and value.channels % node.groups == 0 and node.channels % node.groups == 0,
             f"{node.groups} groups do not divide {value.channels} and {node.channels} channels",
         )
-        self.need(node.kind != "int8" or node.groups == 1, "an int8 convolution has one group")
+        self.need(node.groups == 1 or node.kind in ("binary", "float"), "a convolution of int8 or bf16 has one group")
         inner = value.channels // node.groups
         terms = node.kernel[0] * node.kernel[1] * inner
         self.need(terms <= (MOST_INT8_TERMS if node.kind == "int8" else MOST_TERMS), "a dot product has too many terms")
@@ -154,7 +163,6 @@ class _Check:
         self.need(height >= 1 and width >= 1, "the kernel is larger than the padded image")
         self.work += terms * node.channels * height * width
         self.need(self.work <= MOST_WORK, "the network has too many operations")
-        dtypes = {"binary": ("bool",), "float": ("bool", "float32", "float16", "int8"), "int8": ("int8",)}[node.kind]
         self.array(node.weight, (node.channels, *node.kernel, inner), *dtypes)
         if node.threshold is not None:
             self.need(node.kind == "binary", "only a binary convolution has thresholds")
@@ -223,6 +231,7 @@ _RULES: dict[str, Callable[[_Check, Any], None]] = {
     "sign": lambda check, node: check.same(node, "bits", "floats"),
     "unpack": lambda check, node: check.same(node, "floats", "bits"),
     "quantize": _Check.quantize,
+    "round": lambda check, node: check.same(node, "bf16", "floats"),
     "affine": _Check.affine,
     "clamp": _Check.clamp,
     "add": _Check.add,

@@ -1,7 +1,8 @@
 """The operators of a packed network, as plain records: what a file's header holds and a runtime builds from.
 
-A value is one image-shaped tensor per input: `floats` (float32), `bits` (−1 or +1) or `bytes` (integers in
-[−127, 127]). Linear layers are convolutions: of a 1×1 image, or, after a flatten, with a kernel as large as the image.
+A value is one image-shaped tensor per input: `floats` (float32), `bits` (−1 or +1), `bytes` (integers in [−127, 127])
+or `bf16` (floats of 8 significant bits). Linear layers are convolutions: of a 1×1 image, or, after a flatten, with a
+kernel as large as the image.
 What each operator computes, to the last rounding, is in docs/format.md and, as code, in `reference.py`.
 """
 
@@ -15,7 +16,7 @@ from typing import Any, ClassVar
 class Conv:
     """Convolution with what follows it.
 
-    `kind` is binary (bits in), float (floats in, weights float or ±1) or int8 (bytes in). Then either
+    `kind` is binary (bits in), float (floats in, weights float or ±1), int8 (bytes in) or bf16. Then either
 
     - `threshold`: bits = acc >= threshold[channel]; with a residual of bits there are two rows, the first for −1; or
     - `mul`, `bias`: y = fma(acc, mul, bias + residual), clamped; `floats` names y, `bits` names y >= 0.
@@ -68,6 +69,15 @@ class Quantize:
     input: str
     scale: float
     bytes: str
+
+
+@dataclass(frozen=True)
+class Round:
+    """bf16 = x rounded to nearest even, within the range of `bf16.py`."""
+
+    op: ClassVar[str] = "round"
+    input: str
+    bf16: str
 
 
 @dataclass(frozen=True)
@@ -127,13 +137,15 @@ class Pool:
     bits: str | None = None
 
 
-Node = Conv | Sign | Unpack | Quantize | Affine | Clamp | Add | Flatten | Pool
-NODES: dict[str, type] = {kind.op: kind for kind in (Conv, Sign, Unpack, Quantize, Affine, Clamp, Add, Flatten, Pool)}
+Node = Conv | Sign | Unpack | Quantize | Round | Affine | Clamp | Add | Flatten | Pool
+NODES: dict[str, type] = {
+    kind.op: kind for kind in (Conv, Sign, Unpack, Quantize, Round, Affine, Clamp, Add, Flatten, Pool)
+}
 
 
 def defined(node: Node) -> list[tuple[str, str]]:
     """The (kind, name) pairs of the values that a node defines."""
-    pairs = [(kind, getattr(node, kind, None)) for kind in ("floats", "bits", "bytes")]
+    pairs = [(kind, getattr(node, kind, None)) for kind in ("floats", "bits", "bytes", "bf16")]
     return [(kind, name) for kind, name in pairs if name is not None]
 
 

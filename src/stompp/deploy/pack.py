@@ -25,8 +25,8 @@ def pack(
 ) -> PackedNet:
     """Return the packed twin of a converted model, or of a prepared one whose sites are all frozen.
 
-    example: an input batch. With floats="int8" it also sets the ranges of the layers with real-valued weights (the
-    stem, projections, the classifier), so give a few dozen real images then.
+    example: an input batch. With floats="int8" it also sets ranges, so give a few dozen real images then.
+    floats: how layers with real-valued weights (the stem, projections, the classifier) are computed: fp32, bf16, int8.
     meta: texts to keep in the file, such as class names.
 
     >>> net = nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2))

@@ -1,8 +1,8 @@
 """What a packed network computes, in numpy: slow, obvious, exact to the last bit.
 
 This is the meaning of a file. The compiled kernels are tested for equality with it, and it stands in for them where
-they are not installed. Values are arrays of (image, channel, row, column): float32, or integers for bits (−1, +1) and
-bytes.
+they are not installed. Values are arrays of (image, channel, row, column): float32, those of bf16 too, or integers for
+bits (−1, +1) and bytes.
 """
 
 from __future__ import annotations
@@ -12,8 +12,9 @@ from typing import Any
 
 import numpy as np
 
+from stompp.deploy.bf16 import to_bf16, to_floats
 from stompp.deploy.graph import Graph
-from stompp.deploy.nodes import Add, Affine, Clamp, Conv, Flatten, Pool, Quantize, Sign, Unpack, defined
+from stompp.deploy.nodes import Add, Affine, Clamp, Conv, Flatten, Pool, Quantize, Round, Sign, Unpack, defined
 
 
 def run(graph: Graph, images: np.ndarray) -> np.ndarray:
@@ -83,17 +84,24 @@ def _integer_dot(node: Conv, x: np.ndarray, weight: np.ndarray) -> np.ndarray:
 
 
 def _float_dot(node: Conv, x: np.ndarray, weight: np.ndarray) -> np.ndarray:
-    """One chain of fma for each output, in the order kernel row, kernel column, input channel."""
+    """One chain of fma an output, in the order kernel row, kernel column, input channel; see `_order` for bf16."""
     inner, outer = weight.shape[3], node.channels // node.groups
     windows = _windows(node, x)
     total = np.zeros((len(x), node.channels, *windows[0][0].shape[2:]), np.float32)
     group_of = np.arange(node.channels) // outer * inner
     for ky in range(node.kernel[0]):
         for kx in range(node.kernel[1]):
-            for c in range(inner):
+            for c in _order(node.kind, inner):
                 term = windows[ky][kx][:, group_of + c]
                 total = fma(term, weight[:, ky, kx, c].astype(np.float32)[:, None, None], total)
     return total
+
+
+def _order(kind: str, channels: int) -> list[int]:
+    """One by one; but of bf16, of each pair the second first."""
+    if kind == "float":
+        return list(range(channels))
+    return [c for first in range(0, channels, 2) for c in (first + 1, first) if c < channels]
 
 
 def _conv(node: Conv, graph: Graph, values: dict[str, np.ndarray]) -> list[np.ndarray]:
@@ -101,7 +109,9 @@ def _conv(node: Conv, graph: Graph, values: dict[str, np.ndarray]) -> list[np.nd
     weight = arrays[node.weight]
     if weight.dtype == bool:
         weight = np.where(weight, 1, -1)
-    dot = _float_dot(node, x, weight) if node.kind == "float" else _integer_dot(node, x, weight)
+    elif weight.dtype == np.uint16:
+        weight = to_floats(weight)
+    dot = (_float_dot if node.kind in ("float", "bf16") else _integer_dot)(node, x, weight)
     if node.threshold is not None:
         threshold = arrays[node.threshold][:, :, None, None].astype(np.int64)
         if node.residual is None:
@@ -152,6 +162,7 @@ _OPERATORS: dict[type, Any] = {
     Sign: lambda node, graph, values: [_sign(values[node.input])],
     Unpack: lambda node, graph, values: [values[node.input].astype(np.float32)],
     Quantize: _quantize,
+    Round: lambda node, graph, values: [to_floats(to_bf16(values[node.input]))],
     Affine: _affine,
     Clamp: lambda node, graph, values: [_bounded(values[node.input], node.clamp)],
     Add: lambda node, graph, values: [values[node.input] + values[node.other]],

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import os
 import warnings
+from collections import Counter
 from typing import Any
 
 import numpy as np
 
 from stompp.deploy import format, reference
 from stompp.deploy.graph import Graph
-from stompp.deploy.nodes import Add, Affine, Clamp, Conv, Flatten, Pool, Quantize, Sign, Unpack, defined
+from stompp.deploy.nodes import Add, Affine, Clamp, Conv, Flatten, Pool, Quantize, Round, Sign, Unpack, defined
 from stompp.errors import UsageError
 
 _warned = False
@@ -24,8 +25,8 @@ _warned = False
 def load(path: str | os.PathLike[str], *, threads: int | None = None, isa: str = "auto") -> PackedNet:
     """A packed network as a function of images.
 
-    `threads`: most threads for one call, all usable CPUs by default. `isa`: avx512, avx2 or portable for the compiled
-    kernels, reference for numpy; the best there is by default. Neither changes a bit of any result.
+    `threads`: most threads for one call, all usable CPUs by default. `isa`: avx512_bf16, avx512, avx2 or portable for
+    the compiled kernels, reference for numpy; the best there is by default. Neither changes a bit of any result.
     """
     return PackedNet(format.read(path), threads=threads, isa=isa)
 
@@ -61,7 +62,10 @@ class PackedNet:
 
     def __repr__(self) -> str:
         shapes = f"{self.graph.input} -> {self.graph.output}"
-        return f"<packed network {shapes}, {len(self.graph.nodes)} nodes, {self.isa}, {self.threads} threads>"
+        kinds = Counter(node.kind for node in self.graph.nodes if isinstance(node, Conv))
+        layers = "".join(f", {count} {kind} conv" for kind, count in kinds.items())
+        nodes = f"{len(self.graph.nodes)} nodes{layers}"
+        return f"<packed network {shapes}, {nodes}, {self.isa}, {self.threads} threads>"
 
     def _checked(self, images: Any) -> np.ndarray:
         x = np.asarray(images)
@@ -147,6 +151,7 @@ _BUILDERS: dict[type, Any] = {
     Sign: lambda p, node, arrays, numbers: [p.sign(numbers[node.input])],
     Unpack: lambda p, node, arrays, numbers: [p.unpack(numbers[node.input])],
     Quantize: lambda p, node, arrays, numbers: [p.quantize(numbers[node.input], node.scale)],
+    Round: lambda p, node, arrays, numbers: [p.round(numbers[node.input])],
     Affine: lambda p, node, arrays, numbers: [p.affine(numbers[node.input], arrays[node.mul], arrays[node.bias])],
     Clamp: lambda p, node, arrays, numbers: [p.clamp(numbers[node.input], *_bounds(node.clamp))],
     Add: lambda p, node, arrays, numbers: [p.add(numbers[node.input], numbers[node.other])],
