@@ -20,18 +20,23 @@ from stompp.deploy.race import Call, Contender
 def onnx_contenders(model: nn.Module, example: torch.Tensor, threads: int) -> list[Contender]:
     """Return the net in ONNX Runtime; the ranges of INT8 come from the example."""
     shape = tuple(example.shape[1:])
-    folder = Path(tempfile.mkdtemp(prefix="stompp-onnx-"))
-    plain, quantized = folder / "fp32.onnx", folder / "int8.onnx"
-    with _quiet():
-        batch = torch.export.Dim("batch", min=1)
-        torch.onnx.export(
-            model, (example[:2].contiguous(),), plain, dynamo=True, external_data=False, dynamic_shapes=({0: batch},)
-        )
-        _quantize(plain, quantized, example.numpy())
-    return [
-        Contender("ONNX Runtime FP32", _caller(plain, threads), shape, plain.stat().st_size),
-        Contender("ONNX Runtime INT8", _caller(quantized, threads), shape, quantized.stat().st_size),
-    ]
+    batch = torch.export.Dim("batch", min=1)
+    with tempfile.TemporaryDirectory(prefix="stompp-onnx-") as folder:  # a session holds all it has read in memory
+        plain, quantized = Path(folder, "fp32.onnx"), Path(folder, "int8.onnx")
+        with _quiet():
+            torch.onnx.export(
+                model,
+                (example[:2].contiguous(),),
+                plain,
+                dynamo=True,
+                external_data=False,
+                dynamic_shapes=({0: batch},),
+            )
+            _quantize(plain, quantized, example.numpy())
+        return [
+            Contender("ONNX Runtime FP32", _caller(plain, threads), shape, plain.stat().st_size),
+            Contender("ONNX Runtime INT8", _caller(quantized, threads), shape, quantized.stat().st_size),
+        ]
 
 
 def _quantize(plain: Path, quantized: Path, images: np.ndarray) -> None:

@@ -1,7 +1,8 @@
 """Timing packed nets against other engines: interleaved in one process, CPU and wall time, medians.
 
 The contenders take turns, so that a busy machine slows all of them alike; the order of a turn is drawn anew. The time
-on one thread is the process's CPU time, which other programs disturb little; with more threads it is wall time.
+on one thread is the process's CPU time, which other programs disturb little; with more threads it is wall time. An
+engine that is not installed, or fails on the net, is left out with a line that says why.
 """
 
 from __future__ import annotations
@@ -12,11 +13,12 @@ import statistics
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
 from stompp.deploy.runtime import PackedNet
+from stompp.errors import UsageError
 
 if TYPE_CHECKING:
     import torch
@@ -24,10 +26,17 @@ if TYPE_CHECKING:
 
 Call = Callable[[], object]
 
+ONNX = ("onnx", "onnxruntime", "onnxscript")
+LEAST_FOR_SPREAD = 4  # turns
+
+
+class Unavailable(UsageError):
+    """An engine cannot run a net here: why, and what would help."""
+
 
 @dataclass(frozen=True)
 class Contender:
-    """A net in an engine: `prepare` makes a call out of a batch of images."""
+    """A net in an engine: `prepare` makes a call out of a batch of images, or raises `Unavailable`."""
 
     name: str
     prepare: Callable[[np.ndarray], Call]
@@ -50,17 +59,27 @@ class Result:
     @property
     def spread(self) -> float:
         """Half the distance between the quartiles, as a share of the median."""
-        if len(self.times) < 4:
+        if len(self.times) < LEAST_FOR_SPREAD:
             return 0.0
         low, _, high = statistics.quantiles(self.times, n=4)
         return (high - low) / 2 / self.median
 
 
-def race(contenders: list[Contender], batch: int, turns: int, threads: int = 1) -> list[Result]:
-    """Let the contenders run in turns on the same images."""
-    images = np.random.default_rng(0).standard_normal((batch, *contenders[0].shape)).astype(np.float32)
+def race(
+    contenders: list[Contender], batch: int, turns: int, threads: int = 1, left_out: list[str] | None = None
+) -> list[Result]:
+    """Let the contenders run in turns on the same images; `left_out` takes a line for each that cannot run."""
+    images = np.random.default_rng(0).standard_normal((batch, *contenders[0].shape), np.float32)
     clock = time.process_time if threads == 1 else time.perf_counter
-    calls = [contender.prepare(images) for contender in contenders]
+    running, calls = [], []
+    for contender in contenders:
+        try:
+            calls.append(contender.prepare(images))
+        except Unavailable as error:
+            if left_out is not None and str(error) not in left_out:
+                left_out.append(str(error))
+        else:
+            running.append(contender)
     rounds = [_rounds(call, clock) for call in calls]
     times: list[list[float]] = [[] for _ in calls]
     order = list(range(len(calls)))
@@ -73,7 +92,7 @@ def race(contenders: list[Contender], batch: int, turns: int, threads: int = 1) 
             for _ in range(rounds[i]):
                 calls[i]()
             times[i].append((clock() - begin) / rounds[i])
-    return [Result(contender, tuple(each)) for contender, each in zip(contenders, times)]
+    return [Result(contender, tuple(each)) for contender, each in zip(running, times)]
 
 
 def _rounds(call: Call, clock: Callable[[], float], least: float = 0.02) -> int:
@@ -86,26 +105,40 @@ def _rounds(call: Call, clock: Callable[[], float], least: float = 0.02) -> int:
 
 
 def table(results: list[Result], batch: int, threads: int, turns: int) -> Any:
-    """Return the times as a table to print."""
-    from rich.table import Table
+    """Return latency, throughput and size as a table to print."""
+    from rich.table import Column, Table
 
-    kind = "CPU" if threads == 1 else "wall"
+    kind = "CPU time" if threads == 1 else "wall time"
+    title = f"{_count(batch, 'image')} per call, {_count(threads, 'thread')}: {kind}, median of {_count(turns, 'turn')}"
     made = Table(
-        "net", "ms per call", "±", "images/s", "times packed", "size",
-        title=f"batch {batch}, {threads} thread{'s' if threads > 1 else ''}, medians of {turns} turns ({kind} time)",
-    )  # fmt: skip
-    fastest = results[0].median
+        Column("net", no_wrap=True),
+        *(Column(title, justify="right") for title in ("ms per call", "±", "images/s", "time / packed", "size")),
+        title=title,
+    )
+    packed = results[0].median
     for result in results:
-        size = "" if result.contender.size is None else f"{result.contender.size / 1e6:.2f} MB"
         made.add_row(
             result.contender.name,
             f"{1e3 * result.median:.3f}",
-            f"{100 * result.spread:.0f} %",
+            f"{100 * result.spread:.0f} %" if turns >= LEAST_FOR_SPREAD else "",
             f"{batch / result.median:,.0f}",
-            f"{result.median / fastest:.1f}",
-            size,
+            f"{result.median / packed:.1f} ×",
+            "" if result.contender.size is None else size_text(result.contender.size),
         )
     return made
+
+
+def size_text(size: int) -> str:
+    """Return a number of bytes for people.
+
+    >>> size_text(7464), size_text(1_234_567)
+    ('7.5 kB', '1.23 MB')
+    """
+    return f"{size / 1e6:.2f} MB" if size >= 1e6 else f"{size / 1e3:.1f} kB"
+
+
+def _count(count: int, noun: str) -> str:
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 def packed_contender(net: PackedNet, size: int | None = None, name: str = "packed") -> Contender:
@@ -114,38 +147,73 @@ def packed_contender(net: PackedNet, size: int | None = None, name: str = "packe
     def prepare(images: np.ndarray) -> Call:
         return lambda: net(images)
 
-    return Contender(f"{name} ({net.isa})", prepare, net.graph.input, size)
+    engine = "numpy, without the kernels" if net.isa == "reference" else net.isa
+    return Contender(f"{name} ({engine})", prepare, net.graph.input, size)
 
 
 def float_contenders(
     model: nn.Module, example: torch.Tensor, threads: int, *, compiled: bool = True
 ) -> list[Contender]:
-    """Return a float net in PyTorch, compiled, and in ONNX Runtime where that is installed; FP32 and INT8."""
+    """Return a float net in PyTorch, compiled, and in ONNX Runtime, FP32 and INT8."""
     import torch
 
     torch.set_num_threads(threads)
     model = model.eval().to(memory_format=torch.channels_last)
     shape = tuple(example.shape[1:])
-    size = sum(t.numel() * t.element_size() for t in model.state_dict().values())
+    size = state_bytes(model)
 
-    def torch_call(net: Any) -> Callable[[np.ndarray], Call]:
-        def prepare(images: np.ndarray) -> Call:
-            x = torch.from_numpy(images)
-            x = x.to(memory_format=torch.channels_last) if x.ndim == 4 else x
+    def torch_call(net: Any, images: np.ndarray) -> Call:
+        x = torch.from_numpy(images)
+        x = x.to(memory_format=torch.channels_last) if x.ndim == 4 else x
 
-            def call() -> object:
-                with torch.inference_mode():
-                    return net(x)
+        def call() -> object:
+            with torch.inference_mode():
+                return net(x)
 
-            return call
+        return call
 
-        return prepare
+    def compiled_call(images: np.ndarray) -> Call:
+        torch.compiler.reset()  # or after some batch sizes it would compile no more, and silently run uncompiled
+        call = torch_call(torch.compile(model, dynamic=False), images)
+        try:
+            call()  # compiles
+        except Exception as error:  # the compiler's, the linker's and the system's, of many types
+            raise _left_out("torch.compile", error, "it needs a C++ compiler") from error
+        return call
 
-    found = [Contender("torch FP32 channels_last", torch_call(model), shape, size)]
+    found = [Contender("torch FP32 channels_last", lambda images: torch_call(model, images), shape, size)]
     if compiled:
-        found.append(Contender("torch.compile", torch_call(torch.compile(model, dynamic=False)), shape, size))
-    if all(importlib.util.find_spec(name) for name in ("onnx", "onnxruntime", "onnxscript")):
+        found.append(Contender("torch.compile", compiled_call, shape, size))
+    return [*found, *_onnx_contenders(model, example, threads)]
+
+
+def state_bytes(model: nn.Module) -> int:
+    """Return the size of the state dict's tensors."""
+    return sum(tensor.numel() * tensor.element_size() for tensor in model.state_dict().values())
+
+
+def _onnx_contenders(model: nn.Module, example: torch.Tensor, threads: int) -> list[Contender]:
+    missing = [name for name in ONNX if importlib.util.find_spec(name) is None]
+    name, reason = "ONNX Runtime FP32 and INT8", None
+    if missing:
+        verb = "is" if len(missing) == 1 else "are"
+        reason = Unavailable(
+            f"{name} are left out: {', '.join(missing)} {verb} not installed; pip install {' '.join(missing)}"
+        )
+    else:
         from stompp.deploy.onnx_twins import onnx_contenders
 
-        found += onnx_contenders(model, example, threads)
-    return found
+        try:
+            return onnx_contenders(model, example, threads)
+        except Exception as error:  # whatever the exporter, the quantizer or the engine raises
+            reason = _left_out(name, error, f"versions of {', '.join(ONNX)} that fit together may help")
+
+    def prepare(images: np.ndarray) -> NoReturn:
+        raise reason
+
+    return [Contender(name, prepare, tuple(example.shape[1:]))]
+
+
+def _left_out(name: str, error: Exception, remedy: str) -> Unavailable:
+    first = next((line.strip() for line in str(error).splitlines() if line.strip()), "no reason given")
+    return Unavailable(f"{name}: left out, it fails on this net here ({type(error).__name__}: {first}); {remedy}")
