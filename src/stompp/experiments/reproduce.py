@@ -16,9 +16,10 @@ from . import comparison
 from .catalog import EXPERIMENTS, get
 from .claims import CLAIMS
 from .evidence import Claim, Evidence, Statement, weakest
+from .figures import NoMatplotlib, figures_of
 from .grid import Job
 from .runs import Run, read_run
-from .tables import spread
+from .tables import markdown, spread
 
 EVERY = "all"
 
@@ -48,7 +49,7 @@ def finished(jobs: Iterable[Job], runs: Path) -> list[Run]:
 
 
 def write(names: Sequence[str], scale: Scale, runs: Iterable[Run], out: Path, console: Console) -> list[Path]:
-    """Write and print the experiments' tables and verdicts; return the files written."""
+    """Write the experiments' tables and figures, print tables and verdicts; return the files written."""
     evidence = Evidence(runs, scale)
     written: list[Path] = []
     try:
@@ -71,33 +72,44 @@ def write(names: Sequence[str], scale: Scale, runs: Iterable[Run], out: Path, co
             _print_table(table, console)
         for claim in (CLAIMS[c](evidence) for c in get(name).claims):
             _print_claim(claim, console)
-    return written
+    return written + (_draw(names, evidence, out, console) if written else [])
+
+
+def _draw(names: Sequence[str], evidence: Evidence, out: Path, console: Console) -> list[Path]:
+    """Draw the experiments' figures, if matplotlib is there."""
+    try:
+        return [path for figure in figures_of(names) for path in figure(evidence, out)]
+    except NoMatplotlib as error:
+        console.print(str(error), highlight=False, markup=False)  # or else [report] is taken for a style
+        return []
 
 
 def claims_markdown(claims: Iterable[Claim]) -> str:
     """Return the verdicts as a table, and every statement behind them."""
     claims = list(claims)
-    lines = [
-        "| claim | | verdict | sure | against the strongest STE | sure |",
-        "|---|---|---|---:|---|---:|",
-    ]
+    lines = [verdicts_markdown(claims), "", "<details><summary>Every statement behind the verdicts</summary>", ""]
     for claim in claims:
-        strong = claim.verdict_on_strongest
-        cells = [claim.name, claim.text, f"**{claim.verdict}**", _sure(weakest(claim.statements))]
-        cells += ["", ""] if strong is None else [f"**{strong}**", _sure(weakest(claim.strongest or ()))]
-        lines.append("| " + " | ".join(cells) + " |")
-    lines += ["", "<details><summary>Every statement behind the verdicts</summary>", ""]
-    for claim in claims:
-        lines += [
-            "",
-            f"**{claim.name}** {claim.text}",
-            "",
-            "| statement | difference | sure | n |",
-            "|---|---:|---:|---:|",
-        ]
-        for statement in dict.fromkeys((*claim.statements, *(claim.strongest or ()))):
-            lines.append("| " + " | ".join(_statement(statement)) + " |")
+        told = dict.fromkeys((*claim.statements, *(claim.strongest or ())))
+        rows = (_statement(statement) for statement in told)
+        lines += ["", f"**{claim.name}** {claim.text}", "", markdown(["statement", "difference", "sure", "n"], rows)]
     return "\n".join([*lines, "", "</details>"]) + "\n"
+
+
+def verdicts_markdown(claims: Iterable[Claim]) -> str:
+    """Return the verdicts as a table: how sure the least sure statement is, and the same against the strongest STE."""
+    rows = []
+    for claim in claims:
+        row = [claim.name, claim.text, f"**{claim.verdict}**", _least_sure(claim.statements)]
+        strong = claim.verdict_on_strongest
+        rows.append([*row, *(["", ""] if strong is None else [f"**{strong}**", _least_sure(claim.strongest or ())])])
+    return markdown(["claim", "", "verdict", "sure", "against the strongest STE", "sure"], rows, "lllrlr")
+
+
+def _least_sure(statements: Sequence[Statement]) -> str:
+    """Write the lowest confidence, and for how many statements there are too few runs to have one."""
+    lacking = sum(s.contrast is None or s.contrast.confidence is None for s in statements)
+    told = [_sure(weakest(statements)), f"{lacking} of {len(statements)} lack runs" if lacking else ""]
+    return "; ".join(part for part in told if part)
 
 
 def _statement(statement: Statement) -> tuple[str, str, str, str]:
@@ -138,7 +150,7 @@ def _print_table(table: comparison.Table, console: Console) -> None:
             cell = table.cells.get((row, column))
             cells.append("" if cell is None else spread(cell.ours) + (f" ({cell.ours.n})" if cell.ours.n > 1 else ""))
             if table.paper_column(column):
-                cells.append("" if cell is None or cell.paper is None else f"{cell.paper.accuracy:.1f}")
+                cells.append("" if cell is None or cell.paper is None else comparison.shown(cell.paper.accuracy))
         shown.add_row(*cells)
     console.print(shown)
     console.print()

@@ -1,40 +1,18 @@
-"""Tables in Markdown, made from run folders and never typed: final accuracies with n, mean and standard deviation."""
+"""Parts of the published pages, made from runs and never typed: how numbers are told, tables, marks to fill."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from stompp.errors import UsageError
 from stompp.training.folder import write_atomically
 
-from .results import Gain, Group, Score, group
-from .runs import Found, Run, find_runs
+from .results import Score
+from .runs import Found, Run
 
-
-def table(groups: Iterable[Group]) -> str:
-    """Return a table per net: a row per rule, test and training accuracy of the binary view, the gain over STE."""
-    parts = []
-    for one in groups:
-        parts += [f"### {one.title}", "", f"{one.settings}.", ""]
-        parts += [
-            "| rule | n | test accuracy | training accuracy | over STE (identity) | over the strongest STE |",
-            "|---|---|---|---|---|---|",
-        ]
-        for row in one.rows:
-            training = Score.of(row.runs, "train")
-            cells = (
-                row.label,
-                str(row.score.n),
-                spread(row.score),
-                spread(training),
-                difference(row.gain),
-                difference(row.gain_over_best),
-            )
-            parts.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
-        parts.append("")
-    return "\n".join(parts)
+_ENVIRONMENT = ("device", "cpu", "threads", "stompp", "commit", "torch", "python")
+_PLATFORM = ("device", "CPU", "threads of a run", "stompp", "commit", "PyTorch", "Python", "runs", "time")
 
 
 def spread(score: Score) -> str:
@@ -53,38 +31,77 @@ def spread(score: Score) -> str:
     return f"{score.mean:.1f}" + ("" if score.sd is None else f" ± {score.sd:.1f}") + told
 
 
-def difference(gain: Gain | None) -> str:
-    """Return a difference of means with its standard error, if both have one.
+def told_n(counts: Iterable[int]) -> str:
+    """Say how many runs are behind each of some numbers, leaving out those with none.
 
-    >>> difference(Gain(3.14, 0.5, "STE")), difference(None)
-    ('+3.1 ± 0.5', '')
+    >>> told_n([3, 3]), told_n([1, 3, 0]), told_n([])
+    ('n = 3', 'n = 1 to 3', 'n = 0')
     """
-    if gain is None:
-        return ""
-    return f"{gain.difference:+.1f}" + ("" if gain.error is None else f" ± {gain.error:.1f}")
+    some = sorted({n for n in counts if n}) or [0]
+    return f"n = {some[0]}" if len(some) == 1 else f"n = {some[0]} to {some[-1]}"
+
+
+def told_seeds(seeds: Iterable[int]) -> str:
+    """Say which seeds runs have.
+
+    >>> told_seeds([0, 0]), told_seeds([0, 1, 2]), told_seeds([0, 4])
+    ('seed 0', 'seeds 0 to 2', 'seeds 0, 4')
+    """
+    some = sorted(set(seeds))
+    if len(some) == 1:
+        return f"seed {some[0]}"
+    in_a_row = len(some) > 2 and some == list(range(some[0], some[-1] + 1))
+    return "seeds " + (f"{some[0]} to {some[-1]}" if in_a_row else ", ".join(map(str, some)))
+
+
+def told_time(runs: Iterable[Run]) -> str:
+    """Say how long runs were at training and evaluation, added up."""
+    seconds = sum(run.seconds for run in runs)
+    for unit, length in (("hours", 3600), ("minutes", 60)):
+        if seconds >= 2 * length:
+            return f"{seconds / length:.1f} {unit}"
+    return f"{seconds:.0f} seconds"
+
+
+def markdown(head: Sequence[str], rows: Iterable[Sequence[str]], layout: str = "") -> str:
+    """Return a table; `layout` has l or r for each column, else the first is set to the left and the rest to the right.
+
+    >>> print(markdown(["net", "n"], [["ResNet-8", "3"]]))
+    | net | n |
+    | --- | ---: |
+    | ResNet-8 | 3 |
+    """
+    align = ["---:" if side == "r" else "---" for side in layout or "l" + "r" * (len(head) - 1)]
+    escaped = ([cell.replace("|", "\\|") for cell in cells] for cells in (head, align, *rows))
+    return "\n".join("| " + " | ".join(cells) + " |" for cells in escaped)
 
 
 def provenance(found: Found) -> str:
-    """Return what the runs ran on, and how long they took."""
+    """Return what the runs ran on and how long they took, a row for each setup, and what is wrong with their files."""
+    setups: dict[tuple[str, ...], list[Run]] = {}
+    for run in found.runs:
+        if run.ended:
+            setup = tuple(str(run.environment.get(name, "unknown")) for name in _ENVIRONMENT)
+            setups.setdefault(setup, []).append(run)
+    most_first = sorted(setups.items(), key=lambda item: (-len(item[1]), item[0]))
+    rows = [[*setup, str(len(runs)), told_time(runs)] for setup, runs in most_first]
+    parts = [markdown(_PLATFORM, rows, "l" * len(_ENVIRONMENT) + "rr")]
+    if len({setup[0] for setup in setups}) > 1:
+        parts.append(
+            "The runs come from more than one device. The recipe decides the order of the images and every mask, "
+            "wherever it runs; sums are rounded differently, so that the same seed on another device is another sample "
+            "of the same experiment."
+        )
+    parts.append("Times are added up over the runs, several of which shared a device.")
+    if unfinished := sum(not run.ended for run in found.runs):
+        parts.append(f"Not ended, and counted nowhere: {unfinished}.")
+    parts += [f"Note: {note}" for note in found.notes]
+    return "\n\n".join(parts)
 
-    def each(name: str, runs: list[Run]) -> str:
-        values = Counter(str(run.environment.get(name, "unknown")) for run in runs)
-        return ", ".join(value if len(values) == 1 else f"{value} ({n})" for value, n in values.most_common())
 
-    runs = [run for run in found.runs if run.ended]
-    hours = sum(run.seconds for run in runs) / 3600
-    lines = [
-        f"- {len(runs)} runs, {hours:.1f} hours of training and evaluation in all",
-        f"- CPU: {each('cpu', runs)}; device: {each('device', runs)}; threads per run: {each('threads', runs)}",
-        f"- stompp {each('stompp', runs)} (commit {each('commit', runs)}), PyTorch {each('torch', runs)}, "
-        f"Python {each('python', runs)}",
-    ]
-    return "\n".join(lines + [f"- note: {note}" for note in found.notes]) + "\n"
-
-
-def fill(page: Path, sections: dict[str, str]) -> None:
+def fill(page: Path, sections: Mapping[str, str]) -> None:
     """Put each section's text between its marks `<!-- results:NAME -->` and `<!-- /results:NAME -->` on a page."""
-    text = page.read_text()
+    text = page.read_text(encoding="utf-8")
     for name, content in sections.items():
         begin, end = f"<!-- results:{name} -->", f"<!-- /results:{name} -->"
         if text.count(begin) != 1 or text.count(end) != 1 or text.index(begin) > text.index(end):
@@ -92,28 +109,3 @@ def fill(page: Path, sections: dict[str, str]) -> None:
         head, rest = text.split(begin)
         text = f"{head}{begin}\n{content.strip()}\n{end}{rest.split(end)[1]}"
     write_atomically(page, text)
-
-
-def publish(results: Path, page: Path, readme: Path | None = None) -> None:
-    """Write the tables of a results folder into the results page, and the headline's into the README."""
-    found = find_runs([results])
-    groups = group(found.runs)
-    fill(page, {"tables": table(groups), "provenance": provenance(found)})
-    if readme is not None:
-        fill(readme, {"readme": headline(groups)})
-
-
-def headline(groups: list[Group]) -> str:
-    """Return a small table of the plain rules on every net: nets as columns."""
-    rules = ("float (ReLU)", "STE (identity)", "STE (clip)", "STE (ApproxSign)", "StoMPP")
-    cells = {(row.label, one.title): row.score for one in groups for row in one.rows}
-    nets = [one.title for one in groups if any(cells.get((rule, one.title)) for rule in rules)]
-    rows = [
-        f"| {rule} | " + " | ".join(spread(cells.get((rule, net), Score(()))) for net in nets) + " |"
-        for rule in rules
-        if any((rule, net) in cells for net in nets)
-    ]
-    counts = {score.n for (rule, _), score in cells.items() if rule in rules}
-    n = f"n = {min(counts)}" if len(counts) == 1 else f"n = {min(counts)} to {max(counts)}"
-    head = [f"| test accuracy in %, {n} | " + " | ".join(nets) + " |", "|---" * (len(nets) + 1) + "|"]
-    return "\n".join(head + rows)
