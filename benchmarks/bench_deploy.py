@@ -30,6 +30,7 @@ import numpy as np
 import torch
 
 import stompp
+from stompp.deploy.fold import FLOATS
 from stompp.deploy.format import encode
 from stompp.deploy.graph import Graph
 from stompp.deploy.nodes import Conv, Pool, Unpack, defined
@@ -68,7 +69,7 @@ def float_nets(side: int, threads: int = 1) -> list[Contender]:
 def races(turns: int) -> list[dict[str, Any]]:
     found = []
     for side, names, batches in ((32, ("resnet18", "bireal18"), BATCHES), (224, ("bireal18", "resnet18"), (1,))):
-        contenders = [packed(name, side, floats) for name in names for floats in ("fp32", "int8")] + float_nets(side)
+        contenders = [packed(name, side, floats) for name in names for floats in FLOATS] + float_nets(side)
         for batch in batches:
             found.append(described(race(contenders, batch, turns), side, batch))
             show(found[-1])
@@ -111,7 +112,7 @@ def cpu_name() -> str:
 
 def layers(turns: int) -> list[dict[str, Any]]:
     found = []
-    for name, side, floats in (("bireal18", 224, "fp32"), ("bireal18", 224, "int8"), ("resnet18", 32, "fp32")):
+    for name, side, floats in (*(("bireal18", 224, floats) for floats in FLOATS), ("resnet18", 32, "fp32")):
         graph = binary_net(name, side, floats).graph
         nodes = range(len(graph.nodes) + 1)
         contenders = [packed_contender(PackedNet(prefix(graph, k), threads=1)) for k in nodes]
@@ -133,7 +134,7 @@ def prefix(graph: Graph, count: int) -> Graph:
     """The first nodes of a graph, and a pool of one pixel of what the last of them defines."""
     nodes = list(graph.nodes[:count])
     kind, name = defined(nodes[-1])[0] if nodes else ("floats", "input")
-    if kind == "bytes":  # nothing else reads bytes: take the value they were made of
+    if kind in ("bytes", "bf16"):  # nothing but a convolution reads these: take the value they were made of
         kind, name = "floats", nodes[-1].input
     one = ((0, 1, 1),)
     nodes.append(Pool(name, "max", one, one, **{kind: "probe"}))
@@ -223,7 +224,7 @@ def agree(runs: list[Path]) -> list[dict[str, Any]]:
         row: dict[str, Any] = {"run": f"{recipe.name}/seed{seed}", "images": len(images)}
         row["torch"] = 100 * float((want.argmax(1) == labels).mean())
         try:
-            for floats in ("fp32", "int8"):
+            for floats in FLOATS:
                 net = stompp.pack(model, example(data), floats=floats, threads=1)
                 got = np.concatenate([net(images[i : i + 250]) for i in range(0, len(images), 250)])
                 row[floats] = {
