@@ -8,6 +8,7 @@
 namespace stompp {
 
 constexpr int kPartPixels = 12;                 // work is split in multiples of this: whole tiles
+constexpr std::int64_t kTilesPerThread = 8;     // so many of kPartPixels share out evenly
 constexpr std::int64_t kStepsPerThread = 60000; // register operations that are worth another thread
 
 // Vectors are loaded from these: none should straddle two cache lines.
@@ -95,7 +96,10 @@ struct ConvOp : Op {
         const std::int64_t pixels = std::int64_t(pass.images) * out_h * out_w;
         const std::int64_t tiles = (pixels + kPartPixels - 1) / kPartPixels;
         const std::int64_t threads = pixels * steps / kStepsPerThread;
-        if (!exclusive_words) {
+        // Threads share out the pixels: what one wrote in the last layer it reads in this one. Channels are shared out where
+        // pixels are few, but threads that write words of the same cache line hold each other up.
+        const std::int64_t across = std::min<std::int64_t>(threads, pass.pool.threads());
+        if (!exclusive_words || tiles >= kTilesPerThread * across) {
             pass.pool.split(tiles, threads, [&](std::int64_t begin, std::int64_t end) {
                 for (const Block &block : blocks)
                     kernel(c, block, begin * kPartPixels, std::min(end * kPartPixels, pixels));
