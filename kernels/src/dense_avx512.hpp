@@ -19,10 +19,10 @@ template <class Step> struct DenseAvx512 {
         typename Step::Sum acc[P][V];
         STOMPP_UNROLL for (int i = 0; i < P; ++i)
             STOMPP_UNROLL for (int v = 0; v < V; ++v) acc[i][v] = Step::start(conv, block.column + 16 * v);
+        const std::uint32_t *x[P];
+        STOMPP_UNROLL for (int i = 0; i < P; ++i) x[i] = input + conv.window[first + i];
         for (const Run *run = conv.runs, *last = run + conv.n_runs; run != last; ++run) {
-            const std::uint32_t *x[P];
-            STOMPP_UNROLL for (int i = 0; i < P; ++i) x[i] = input + conv.window[first + i] + run->offset;
-            for (std::ptrdiff_t k = 0; k < run->length; ++k, w += 16 * V) {
+            for (std::ptrdiff_t k = run->offset, end = k + run->length; k < end; ++k, w += 16 * V) {
                 __m512i weight[V];
                 STOMPP_UNROLL for (int v = 0; v < V; ++v) weight[v] = _mm512_loadu_si512(w + 16 * v);
                 STOMPP_UNROLL for (int i = 0; i < P; ++i) {
