@@ -16,17 +16,11 @@ inline std::uint64_t join(const __mmask16 (&part)[4]) {
     return _cvtmask64_u64(_mm512_kunpackd(_mm512_kunpackw(part[3], part[2]), _mm512_kunpackw(part[1], part[0])));
 }
 
-// Writes the bits of a block's channels. Four stores of 16 bits take less than joining them for one.
-inline void write_masks(std::uint32_t *pixel, const Block &block, const __mmask16 (&part)[4]) {
-    if (!block.whole) return write_bits(pixel, block.channel, block.count, join(part));
-    char *to = reinterpret_cast<char *>(pixel + block.word);
-    STOMPP_UNROLL for (int v = 0; v < 4; ++v) std::memcpy(to + 2 * v, &part[v], 2);
-}
-
-template <int V>
-inline void at_most(const __m512i (&popcount)[V], const std::int32_t *limit, __mmask16 (&part)[4]) {
+template <int V> inline std::uint64_t at_most(const __m512i (&popcount)[V], const std::int32_t *limit) {
+    __mmask16 part[4] = {};
     STOMPP_UNROLL for (int v = 0; v < V; ++v)
         part[v] = _mm512_cmple_epi32_mask(popcount[v], _mm512_loadu_si512(limit + 16 * v));
+    return join(part);
 }
 
 // bits = popcount <= limit[border class]; with a residual bit, that bit chooses between two limits. Columns beyond
@@ -34,20 +28,16 @@ inline void at_most(const __m512i (&popcount)[V], const std::int32_t *limit, __m
 template <Mode M, int P, int V>
 inline void threshold_epilogue(const Conv &conv, const Block &block, std::int64_t first,
                                const __m512i (&popcount)[P][V]) {
-    STOMPP_UNROLL for (int i = 0; i < P; ++i) {
-        __mmask16 bits[4] = {};
-        at_most(popcount[i], conv.limit + block.column + conv.table[first + i], bits);
-        if constexpr (M == Mode::either_threshold) {
-            __mmask16 plus[4] = {};
-            at_most(popcount[i], conv.limit_plus + block.column + conv.table[first + i], plus);
+    std::uint64_t bits[P];
+    STOMPP_UNROLL for (int i = 0; i < P; ++i) bits[i] = at_most(popcount[i], conv.limit + block.column + conv.table[first + i]);
+    if constexpr (M == Mode::either_threshold) {
+        STOMPP_UNROLL for (int i = 0; i < P; ++i) {
+            const std::uint64_t plus = at_most(popcount[i], conv.limit_plus + block.column + conv.table[first + i]);
             const std::uint64_t residual = read_block(conv.from_bits + conv.residual_bits[first + i], block);
-            STOMPP_UNROLL for (int v = 0; v < V; ++v) {
-                const __mmask16 chosen = static_cast<__mmask16>(residual >> 16 * v);
-                bits[v] = (plus[v] & chosen) | (bits[v] & ~chosen);
-            }
+            bits[i] = (plus & residual) | (bits[i] & ~residual);
         }
-        write_masks(conv.to_bits + conv.out_bits[first + i], block, bits);
     }
+    STOMPP_UNROLL for (int i = 0; i < P; ++i) write_block(conv.to_bits + conv.out_bits[first + i], block, bits[i]);
 }
 
 // y = fma(acc, mul, bias + residual), clamped; stored as floats, as sign bits, or both.
@@ -76,7 +66,7 @@ inline void float_epilogue(const Conv &conv, const Block &block, std::int64_t fi
             if (out) _mm512_mask_storeu_ps(out + conv.out_float[first + i] + channel, mask, y);
             bits[v] = _mm512_mask_cmp_ps_mask(mask, y, _mm512_setzero_ps(), _CMP_GE_OQ);
         }
-        if (out_bits) write_masks(out_bits + conv.out_bits[first + i], block, bits);
+        if (out_bits) write_block(out_bits + conv.out_bits[first + i], block, join(bits));
     }
 }
 
