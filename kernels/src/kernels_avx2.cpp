@@ -1,15 +1,14 @@
-// The kernels for AVX2 with FMA. Int8 is the portable loop, widened by the compiler.
+// The kernels for AVX2 with FMA.
 #include "binary_avx2.hpp"
-#include "float_avx2.hpp"
-#include "lanes_portable.hpp"
+#include "dense_avx2.hpp"
 #include "rows.hpp"
 
 namespace stompp {
 extern const Kernels avx2_kernels = {
     "avx2",        BinaryLayout::nibbles,
     sweep_binary<BinaryAvx2>,
-    sweep<FloatAvx2, Mode::arithmetic>,
-    sweep<Int8Portable, Mode::arithmetic>,
+    sweep<DenseAvx2<FloatAvx2>, Mode::arithmetic>,
+    sweep<DenseAvx2<Int8Avx2>, Mode::arithmetic>,
     nullptr,
     register_loop_avx2,
     sign_row,      unpack_row,
