@@ -4,7 +4,7 @@
     python benchmarks/bench_deploy.py layers                    # where the time goes
     python benchmarks/bench_deploy.py threads                   # two threads against one: on an idle machine only
     python benchmarks/bench_deploy.py agree RUNS                # every finished run under RUNS, on all its test images
-    python benchmarks/bench_deploy.py publish                   # benchmarks/results/deploy.json into docs/deploy.md
+    python benchmarks/bench_deploy.py publish                   # benchmarks/results into docs/deploy.md
 
 Each part replaces its own figures in benchmarks/results/deploy.json. Contenders take turns in one process; one thread
 is timed by the process's CPU time, figures are medians over the turns, ± half the distance between the quartiles. The
@@ -36,10 +36,11 @@ from stompp.deploy.graph import Graph
 from stompp.deploy.nodes import Conv, Pool, Unpack, defined
 from stompp.deploy.race import Contender, Result, float_contenders, packed_contender, race
 from stompp.deploy.runtime import PackedNet
-from stompp.experiments.tables import fill
+from stompp.experiments.tables import fill, markdown
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results" / "deploy.json"
+KERNELS = ROOT / "benchmarks" / "results" / "kernels.json"  # of bench_kernels.py
 PAGE = ROOT / "docs" / "deploy.md"
 BATCHES = (1, 64)
 
@@ -244,47 +245,44 @@ def agree(runs: list[Path]) -> list[dict[str, Any]]:
 
 def publish() -> None:
     found = json.loads(RESULTS.read_text())
+    kernels = json.loads(KERNELS.read_text())
     fill(
         PAGE,
         {
             "deploy-speed": speed_table(found),
             "deploy-layers": layer_table(found),
+            "deploy-kernels": kernel_table(kernels),
             "deploy-agreement": agreement_table(found),
         },
     )
 
 
 def speed_table(found: dict[str, Any]) -> str:
-    lines = []
+    parts = []
     for one in found.get("race", []):
-        lines += [f"### {one['side']}×{one['side']}, batch {one['batch']}", ""]
         rows = {row["net"]: row["ms"] for row in one["rows"]}
-        lines += [
-            "| net | ms per call | ± | file | torch FP32 takes | ONNX Runtime INT8 takes |",
-            "|---|---|---|---|---|---|",
-        ]
+        cells = []
         for row in one["rows"]:
             over = [
                 f"{rows[name] / row['ms']:.1f} ×" if name in rows else ""
                 for name in ("torch FP32 channels_last", "ONNX Runtime INT8")
             ]
-            cells = [
-                row["net"],
-                f"{row['ms']:.3f}",
-                f"{100 * row['spread']:.0f} %",
-                f"{row['bytes'] / 1e6:.2f} MB",
-                *over,
-            ]
-            lines.append("| " + " | ".join(cells) + " |")
-        lines += ["", f"One thread, CPU time, medians of {one['turns']} turns; {versions(one)}.", ""]
-    for one in found.get("threads", []):
-        a, b = one["rows"]
-        lines.append(
-            f"{one['net']} at {one['side']}×{one['side']}, batch {one['batch']}, two threads against one, wall time: "
-            f"{a['median_ms'] / b['median_ms']:.2f} × by medians, {a['least_ms'] / b['least_ms']:.2f} × by the least "
-            f"of {one['turns']} turns (load {one['load']} on {one['cpus']} CPUs).\n"
-        )
-    return "\n".join(lines)
+            spread, size = f"{100 * row['spread']:.0f} %", f"{row['bytes'] / 1e6:.2f} MB"
+            cells.append([row["net"], f"{row['ms']:.3f}", spread, size, *over])
+        head = ["net", "ms per call", "±", "file", "torch FP32 takes", "ONNX Runtime INT8 takes"]
+        parts += [f"### {one['side']}×{one['side']}, batch {one['batch']}", markdown(head, cells)]
+        parts.append(f"One thread, CPU time, medians of {one['turns']} turns; {versions(one)}.")
+    if found.get("threads"):
+        one = found["threads"][0]
+        rows = []
+        for each in found["threads"]:
+            a, b = each["rows"]
+            ratios = (f"{a[key] / b[key]:.2f} ×" for key in ("median_ms", "least_ms"))
+            rows.append([str(each["batch"]), f"{a['median_ms']:.3f}", f"{b['median_ms']:.3f}", *ratios])
+        head = ["images per call", "ms, one thread", "ms, two threads", "by medians", "by the least"]
+        parts += [f"### {one['net']} at {one['side']}×{one['side']}: two threads against one", markdown(head, rows)]
+        parts.append(f"Wall time, {one['turns']} turns; {versions(one)}.")
+    return "\n\n".join(parts)
 
 
 def versions(one: dict[str, Any]) -> str:
@@ -299,42 +297,70 @@ def layer_table(found: dict[str, Any]) -> str:
         sums.append({})
         for row in one["rows"]:
             sums[-1][row["part"]] = sums[-1].get(row["part"], 0.0) + row["us"]
-    parts = list(dict.fromkeys(name for each in sums for name in each))
-    titles = [f"{one['net']}, {one['side']}×{one['side']}, {one['floats']}" for one in nets]
-    lines = ["| part, µs | " + " | ".join(titles) + " |", "|---" * (len(nets) + 1) + "|"]
-    for name in parts:
-        cells = [
+    rows = []
+    for name in dict.fromkeys(name for each in sums for name in each):
+        shares = (
             f"{each[name]:.0f} ({100 * each[name] / sum(each.values()):.0f} %)" if name in each else "" for each in sums
-        ]
-        lines.append(f"| {name} | " + " | ".join(cells) + " |")
-    lines.append("| all | " + " | ".join(f"{sum(each.values()):.0f}" for each in sums) + " |")
-    return "\n".join(lines)
+        )
+        rows.append([name, *shares])
+    rows.append(["all", *(f"{sum(each.values()):.0f}" for each in sums)])
+    return markdown(
+        ["part, µs", *(f"{one['net']}, {one['side']}×{one['side']}, {one['floats']}" for one in nets)], rows
+    )
 
 
 def agreement_table(found: dict[str, Any]) -> str:
-    lines = [
-        "| run | images | PyTorch | fp32: accuracy | same class | largest difference | int8: accuracy | same class |",
-        "|---" * 8 + "|",
+    measured = [row for row in found.get("agree", []) if "refused" not in row]
+    rows = []
+    for row in measured:
+        cells = [row["run"], f"{row['images']:,}", f"{row['torch']:.2f} %"]
+        for floats in FLOATS:
+            cells += (
+                [f"{row[floats]['accuracy']:.2f} %", f"{row[floats]['agree']:.2f} %"] if floats in row else ["", ""]
+            )
+        rows.append(cells)
+    head = [
+        "run",
+        "images",
+        "PyTorch",
+        *(f"{floats}: {what}" for floats in FLOATS for what in ("accuracy", "same class")),
     ]
-    refused = 0
-    for row in found.get("agree", []):
-        if "refused" in row:
-            refused += 1
-            continue
-        a, b = row["fp32"], row["int8"]
-        cells = (
-            row["run"],
-            f"{row['images']:,}",
-            f"{row['torch']:.2f} %",
-            f"{a['accuracy']:.2f} %",
-            f"{a['agree']:.2f} %",
-            f"{a['largest']:.0e}",
-            f"{b['accuracy']:.2f} %",
-            f"{b['agree']:.2f} %",
-        )
-        lines.append("| " + " | ".join(cells) + " |")
-    note = f"\n\n{refused} more ended training with weights that are no numbers, and are refused." if refused else ""
-    return "\n".join(lines) + note
+    parts = [markdown(head, rows)]
+    for floats in FLOATS:
+        shares = [row[floats]["agree"] for row in measured if floats in row]
+        if shares:
+            parts.append(
+                f"{floats}: the same class as PyTorch on {min(shares):.2f} % of the images at least, "
+                f"{statistics.median(shares):.2f} % in the median net (n = {len(shares)})."
+            )
+    if refused := len(found.get("agree", [])) - len(measured):
+        parts.append(f"{refused} more ended training with weights that are no numbers, and are refused.")
+    return "\n\n".join(parts)
+
+
+def kernel_table(found: dict[str, Any]) -> str:
+    parts = []
+    binary = []
+    for isa, one in found["isas"].items():
+        for row in one["rows"]:
+            share = "" if row["share"] is None else f"{row['share']:.0%}"
+            layer = f"{row['channels']} channels, {row['side']}×{row['side']}"
+            gops = row["gops"]
+            binary.append([isa, layer, row["epilogue"], f"{gops['median']:.0f}", f"{gops['spread']:.0%}", share])
+    parts.append(markdown(["instructions", "3×3 layer", "epilogue", "GOPS", "±", "of the limit"], binary, "lllrrr"))
+    limits = ", ".join(f"{isa} {one['limit']['median']:.0f}" for isa, one in found["isas"].items() if one["limit"])
+    parts.append(f"Limits, in GOPS: {limits}.")
+    parts.append("Layers with real-valued weights, in µs at batch 1, the conversion of their input included:")
+    floats = []
+    for isa, one in found["isas"].items():
+        for row in one.get("floats", []):
+            floats.append([isa, row["layer"], *(f"{row[kind]['median']:.0f}" for kind in FLOATS)])
+    parts.append(markdown(["instructions", "layer", *FLOATS], floats, "llrrr"))
+    parts.append(
+        f"One thread, CPU time, medians of {found['repeats']} turns; {found['cpu']}; load average {found['load']} on "
+        f"{found['cpus']} CPUs."
+    )
+    return "\n\n".join(parts)
 
 
 def show(one: dict[str, Any]) -> None:

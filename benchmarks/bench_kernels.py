@@ -24,6 +24,8 @@ from typing import Any
 import numpy as np
 from stompp_kernels import Program, available_isas, register_loop
 
+from stompp.deploy.bf16 import to_bf16
+
 RESULTS = Path(__file__).resolve().parent / "results" / "kernels.json"
 LAYERS = [(64, 56), (128, 28), (256, 14), (512, 7)]  # channels, side: the binary layers of a ResNet-18 at 224×224
 COPIES = 8  # of 512 channels, that many do not fit the second-level cache, as they do not in a whole ResNet-18
@@ -116,6 +118,7 @@ def summed(values: list[float]) -> dict[str, float]:
     return {"median": float(median), "spread": float((high - low) / 2 / median)}
 
 
+KINDS = ("fp32", "bf16", "int8")
 FLOAT_LAYERS = [  # name, input channels, side, output channels, kernel, stride, padding
     ("stem 7×7/2", 3, 224, 64, 7, 2, 3),
     ("stem 3×3", 3, 32, 64, 3, 1, 1),
@@ -134,9 +137,12 @@ def float_layer(
     window = {**SAME, "kernel": (kernel,) * 2, "stride": (stride,) * 2, "padding": (padding,) * 4}
     scale = {"mul": np.ones(outer, np.float32), "bias": np.zeros(outer, np.float32)}
     shape = (outer, kernel, kernel, inner)
-    if kind == "float":
+    if kind == "fp32":
         weight = rng.standard_normal(shape).astype(np.float32)
         _, bits = program.float_conv(0, outer, weight, **window, **scale, want_bits=True)
+    elif kind == "bf16":
+        weight = to_bf16(rng.standard_normal(shape).astype(np.float32))
+        _, bits = program.bf16_conv(program.round(0), outer, weight, **window, **scale, want_bits=True)
     else:
         weight = rng.integers(-127, 128, shape).astype(np.int8)
         _, bits = program.int8_conv(program.quantize(0, 40.0), outer, weight, **window, **scale, want_bits=True)
@@ -146,16 +152,17 @@ def float_layer(
 
 def bench_floats(isa: str, repeats: int, rng: np.random.Generator) -> list[dict[str, Any]]:
     print(f"\n{isa}, float layers: input as NCHW float32, output as sign bits, microseconds")
-    print("| layer | fp32 | int8 |\n|---|---|---|")
+    print(f"| layer | {' | '.join(KINDS)} |\n|---|---|---|---|")
     rows = []
     for name, inner, side, *rest in FLOAT_LAYERS:
         image = rng.standard_normal((1, inner, side, side)).astype(np.float32)
-        calls = [runner(float_layer(isa, kind, inner, side, *rest), image, 5) for kind in ("float", "int8")]
+        calls = [runner(float_layer(isa, kind, inner, side, *rest), image, 5) for kind in KINDS]
         times = [[cpu_time(call) / 5 * 1e6 for call in calls] for _ in range(repeats)]
-        fp32, int8 = (summed([turn[i] for turn in times]) for i in range(2))
+        found = {kind: summed([turn[i] for turn in times]) for i, kind in enumerate(KINDS)}
         layer = f"{name}, {inner} → {rest[0]} at {side}×{side}"
-        rows.append({"layer": layer, "fp32": fp32, "int8": int8})
-        print(f"| {layer} | {fp32['median']:.0f} | {int8['median']:.0f} |")
+        rows.append({"layer": layer, **found})
+        medians = [f"{each['median']:.0f}" for each in found.values()]
+        print(f"| {layer} | {' | '.join(medians)} |")
     return rows
 
 
