@@ -41,6 +41,7 @@ from stompp.experiments.tables import fill, markdown
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results" / "deploy.json"
 KERNELS = ROOT / "benchmarks" / "results" / "kernels.json"  # of bench_kernels.py
+FUZZ = ROOT / "benchmarks" / "results" / "fuzz.json"  # of make sanitize
 PAGE = ROOT / "docs" / "deploy.md"
 BATCHES = (1, 64)
 
@@ -245,7 +246,7 @@ def agree(runs: list[Path]) -> list[dict[str, Any]]:
 
 def publish() -> None:
     found = json.loads(RESULTS.read_text())
-    kernels = json.loads(KERNELS.read_text())
+    kernels, fuzz = json.loads(KERNELS.read_text()), json.loads(FUZZ.read_text())
     fill(
         PAGE,
         {
@@ -253,6 +254,7 @@ def publish() -> None:
             "deploy-layers": layer_table(found),
             "deploy-kernels": kernel_table(kernels),
             "deploy-agreement": agreement_table(found),
+            "deploy-fuzz": fuzz_line(fuzz),
         },
     )
 
@@ -361,6 +363,21 @@ def kernel_table(found: dict[str, Any]) -> str:
         f"{found['cpus']} CPUs."
     )
     return "\n\n".join(parts)
+
+
+def fuzz_line(found: dict[str, Any]) -> str:
+    outcomes, memory = found["outcomes"], found["MB in memory, by process"]
+    names = {"address": "AddressSanitizer", "undefined": "UndefinedBehaviorSanitizer"}
+    grown = max(each["at the end"] - each["after a fifth"] for each in memory)
+    return (
+        f"{found['files']:,} damaged files, kernels under "
+        f"{' and '.join(names[each] for each in found['sanitizers']) or 'no sanitizer'}: "
+        f"{outcomes['refused']:,} refused, "
+        f"{outcomes['compared']:,} still a network that answered as the reference does, "
+        f"{outcomes['run']:,} too large for the slow reference and run, {outcomes['built']:,} built and not run. The "
+        f"slowest took {found['slowest']['seconds']:.1f} s; memory grew by {grown:.0f} MB from a fifth of the files to "
+        f"the end. Instruction sets: {', '.join(found['isas'])}."
+    )
 
 
 def show(one: dict[str, Any]) -> None:
