@@ -160,6 +160,22 @@ def frozen(build: Callable[[], nn.Module], shape: tuple[int, ...], mode: str) ->
     return randomise(model, huge=mode == "bnn")  # signs keep huge scales from growing layer by layer
 
 
+def calibrate(model: nn.Module, shape: tuple[int, ...]) -> nn.Module:
+    """Give every BatchNorm the statistics of what it sees, and scales that seldom reach the ends of the clip.
+
+    With random ones each layer of a deep net of real-valued activations multiplies what rounding does several times:
+    after twenty layers float32 is far from float64, in PyTorch too, and there is nothing left to compare.
+    """
+    norms = [module for module in model.modules() if isinstance(module, nn.BatchNorm2d)]
+    for norm in norms:
+        norm.momentum = 1.0
+    with torch.no_grad():
+        for norm in norms:
+            norm.weight.mul_(0.5)
+        model.train()(torch.randn(32, *shape, generator=torch.Generator().manual_seed(1)))
+    return model.eval()
+
+
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("name", OWN)
 def test_own_model_equals_reference_and_pytorch(name: str, mode: str) -> None:
@@ -174,7 +190,8 @@ def test_own_model_equals_reference_and_pytorch(name: str, mode: str) -> None:
 @pytest.mark.parametrize("name", LARGE)
 def test_large_model_equals_reference_and_pytorch(name: str, mode: str) -> None:
     build, shape = LARGE[name]
-    check(frozen(build, shape, mode), shape, images=3)
+    model = frozen(build, shape, mode)
+    check(calibrate(model, shape) if mode == "bwn" else model, shape, images=3)
 
 
 def test_bireal_keeps_a_float_stream_and_resnet_keeps_bits() -> None:
