@@ -6,6 +6,7 @@ import json
 import os
 import pickle
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -18,7 +19,9 @@ import pytest
 import torch
 
 from stompp.cli import main
+from stompp.experiments.report import write_report
 from stompp.training import checkpoint
+from stompp.training.folder import RunFolder
 
 NAME = "resnet8-digits-bnn-stompp"
 SMALL = ["--width", "4", "--limit-train", "128", "--batch-size", "32", "--eval-train", "50", "--epochs", "4"]
@@ -90,7 +93,15 @@ TRAIN = f"train {NAME} --no-tensorboard --device cpu --runs unused"
         ("train zzzzz", "there is no recipe 'zzzzz'; see them all with `stompp list`"),
         (f"train --epochs 3 {NAME}", "the recipe's name comes first: write stompp train NAME --epochs"),
         ("show nothing-like-it", "there is no recipe 'nothing-like-it'"),
-        ("show", "show takes 1 name, not 0; usage: stompp show NAME"),
+        ("show", "show takes 1 name, not 0; usage: stompp show NAME: print a recipe's fields"),
+        ("show digits", "`stompp list digits` shows the"),
+        ("reproduce main --jobs 0", "jobs is 0; it must be at least 1"),
+        ("reproduce main --minutes 0", "minutes is 0; it must be more than 0"),
+        ("reproduce main --minutes -1 --dry-run", "minutes is -1; it must be more than 0"),
+        ("reproduce nosuch", "there is no experiment 'nosuch'; known are main"),
+        (f"{TRAIN} --resized-crop", "set crop_pad to 0 (--crop-pad 0)"),
+        ("run . image.npy", ". is a folder, not a packed network"),
+        ("inspect .", ". is a folder, not a packed network"),
         (f"show {NAME} {NAME}", "show takes 1 name, not 2"),
         (f"summary {NAME} --width 8", "summary has no flag '--width'; usage: stompp summary NAME"),
         ("list no-such-word", "no recipe's name holds all of no-such-word; `stompp list` shows them all"),
@@ -322,6 +333,30 @@ def test_unfinished_run_says_how_to_go_on(refused: Any, unfinished: Path, tmp_pa
     np.save(image, np.zeros((8, 8), np.uint8))
     told = refused(command, unfinished, *([image] if command == "predict" else []))
     assert "is not finished; go on with `stompp train " in told
+    words = shlex.split(told.split("`")[1])
+    assert words[-2:] == ["--runs", str(unfinished.parent.parent)]
+    name, *flags = words[2:-4]
+    changed = dict(pair.split("=") for pair in unfinished.parent.name.split("+")[1:])
+    assert name == unfinished.parent.name.split("+")[0]
+    assert dict(zip(flags[::2], flags[1::2])) == {f"--{k.replace('_', '-')}": v for k, v in changed.items()}
+
+
+@pytest.mark.parametrize("command", ["eval", "predict", "pack", "bench"])
+def test_run_that_broke_down_says_so(refused: Any, unfinished: Path, tmp_path: Path, command: str) -> None:
+    RunFolder(unfinished).note_divergence("'fc.weight' is not finite at step 3; try a lower --lr", 3)
+    more = {"predict": [tmp_path / "image.npy"], "pack": ["-o", tmp_path / "net.stompp"]}.get(command, [])
+    np.save(tmp_path / "image.npy", np.zeros((8, 8), np.uint8))
+    told = refused(command, unfinished, *more)
+    assert "has no trained net: 'fc.weight' is not finite at step 3; try a lower --lr" in told
+
+
+def test_report_overwrites_reports_alone(refused: Any, unfinished: Path, tmp_path: Path) -> None:
+    page, mine = tmp_path / "report.html", tmp_path / "mine.npy"
+    for _ in range(2):
+        write_report([unfinished], page)
+    mine.write_bytes(b"mine")
+    assert "is there and is no report of stompp" in refused("report", unfinished, "--out", mine)
+    assert mine.read_bytes() == b"mine"
 
 
 def test_run_folder_one_level_up_suggests_the_right_one(refused: Any, finished: Path) -> None:

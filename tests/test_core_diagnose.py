@@ -32,6 +32,22 @@ def flow_at(net: nn.Module, freezer: stompp.Freezer, steps: range) -> list[Layer
     return flow.layers()
 
 
+def test_flow_can_be_read_after_the_gradients_are_gone() -> None:
+    net = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
+    with stompp.GradientFlow(net) as flow:
+        net(torch.ones(2, 3)).sum().backward()
+        within = flow.layers()
+    after = flow.layers()
+    net.zero_grad(set_to_none=True)
+    assert within == after == flow.layers()
+    assert all(row.weight_norm > 0 for row in after[1:])
+
+
+def test_flow_refuses_a_compiled_model() -> None:
+    with pytest.raises(UsageError, match="give GradientFlow the model itself"):
+        stompp.GradientFlow(torch.compile(nn.Linear(2, 2), backend="eager"))
+
+
 def test_gradient_flow_shows_the_blockade_exactly_behind_a_frozen_activation():
     net = deep()
     freezer = stompp.Freezer(net, 90, order="reverse")

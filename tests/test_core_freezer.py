@@ -482,3 +482,9 @@ def test_masks_live_where_the_model_lives_and_move_with_it():
     assert all(torch.equal(site.mask, mask) for site, mask in zip(freezer.sites, masks))
     net.to("meta")
     assert all(site.mask.is_meta for site in freezer.sites)
+
+
+def test_state_of_something_else_is_refused() -> None:
+    net = stompp.prepare(nn.Sequential(nn.Linear(2, 2), nn.ReLU(), nn.Linear(2, 2)), torch.zeros(1, 2))
+    with pytest.raises(UsageError, match="no state of a Freezer"):
+        stompp.Freezer(net, 10).load_state_dict({"a": 1})

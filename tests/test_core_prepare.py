@@ -628,3 +628,32 @@ def test_every_known_activation_becomes_a_site(activation):
     net = nn.Sequential(nn.Linear(3, 3), activation(), nn.Linear(3, 3), activation(), nn.Linear(3, 2))
     stompp.prepare(net, torch.zeros(1, 3))
     assert [site.name for site in stompp.sites(net)] == ["1", "2.weight", "3"]
+
+
+class TestMisuse:
+    def test_nothing_left_to_make_binary(self) -> None:
+        with pytest.raises(UsageError, match="nothing in the model would become binary"):
+            stompp.prepare(nn.Sequential(nn.Linear(2, 2), nn.ReLU()), torch.zeros(1, 2), skip=lambda name, module: True)
+
+    @pytest.mark.parametrize(
+        ("arguments", "message"),
+        [
+            ({"config": "stompp"}, "it must be a stompp.Binarize"),
+            ({"skip": ["0"]}, "it must be a function"),
+        ],
+    )
+    def test_arguments_of_the_wrong_kind(self, arguments: dict, message: str) -> None:
+        with pytest.raises(UsageError, match=message):
+            stompp.prepare(nn.Sequential(nn.Linear(2, 2), nn.ReLU()), torch.zeros(1, 2), **arguments)
+
+    def test_compiled_models_are_refused_before_and_seen_through_after(self) -> None:
+        def net() -> nn.Module:
+            return nn.Sequential(nn.Linear(2, 2), nn.ReLU(), nn.Linear(2, 2), nn.ReLU(), nn.Linear(2, 2))
+
+        x = torch.zeros(1, 2)
+        with pytest.raises(UsageError, match="prepare it first, then"):
+            stompp.prepare(torch.compile(net(), backend="eager"), x)
+        prepared = stompp.prepare(net(), x)
+        compiled = torch.compile(prepared, backend="eager")
+        assert stompp.assert_binary(compiled, x) == stompp.assert_binary(prepared, x)
+        assert str(stompp.summary(compiled, x)) == str(stompp.summary(prepared, x))

@@ -1,5 +1,7 @@
 """Proof of binarity and the summary of costs."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -51,7 +53,8 @@ IMAGES = torch.randn(5, 3, 4, 4, generator=torch.Generator().manual_seed(0))
 def test_proof_counts_what_it_saw_on_prepared_and_converted_nets():
     expected = Proof(layers=2, weights=6 * 2 * 9 + 96 * 8, inputs=5 * (4 * 16 + 96))
     assert stompp.assert_binary(conv_net(), IMAGES) == expected
-    assert stompp.assert_binary(conv_net(finished=False), IMAGES) == expected  # the binary view is binary any time
+    unfinished = conv_net(finished=False)  # the binary view is binary any time; the net as it is is not
+    assert stompp.assert_binary(unfinished, IMAGES) == replace(expected, unfrozen=len(stompp.sites(unfinished)))
     assert stompp.assert_binary(stompp.convert(conv_net()), IMAGES) == expected
     bwn = stompp.assert_binary(conv_net(Binarize(activations="clip")), IMAGES)
     assert (bwn.layers, bwn.weights, bwn.inputs) == (2, expected.weights, 0)

@@ -277,7 +277,8 @@ def test_pack_refuses_what_is_no_finished_run(refused: Any, trained: Path, tmp_p
     assert refused("pack", trained, *out, "--check", "-1") == "check is -1; it must be at least 0"
     saved_run(tmp_path, NAME, width=4)
     (tmp_path / "DONE").unlink()
-    assert f"is not finished; go on with `stompp train {NAME} --seed 0`" in refused("pack", tmp_path, *out)
+    go_on = f"`stompp train {NAME} --width 4 --seed 0 --runs {tmp_path.parent.parent}`"
+    assert f"is not finished; go on with {go_on}" in refused("pack", tmp_path, *out)
     assert not (tmp_path / "net.stompp").exists()
 
 
@@ -644,7 +645,7 @@ def test_bench_refuses_bad_arguments(
     refused: Any, net: Path, trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for bad in (["--batch", 0], ["--turns", 0], ["--threads", 0], ["--batch", 1, -1]):
-        assert refused("bench", net, *bad) == "batch, threads and turns must be at least 1"
+        assert refused("bench", net, *bad) == f"{bad[0].removeprefix('--')} is {bad[-1]}; it must be at least 1"
     assert refused("bench", net, "--floats", "int8").startswith(
         f"{net} is packed already, so --floats cannot change it"
     )

@@ -234,6 +234,10 @@ def reproduce(arguments: list[str]) -> int:
         raise UsageError("reproduce needs the name of an experiment, or all; `stompp reproduce --list` shows them")
     if given.seeds is not None and given.seeds < 1:
         raise UsageError(f"seeds is {given.seeds}; it must be at least 1")
+    if given.jobs < 1:
+        raise UsageError(f"jobs is {given.jobs}; it must be at least 1")
+    if given.minutes is not None and not given.minutes > 0:
+        raise UsageError(f"minutes is {given.minutes:g}; it must be more than 0")
     if options.seed:
         raise UsageError("reproduce trains the seeds 0, 1, ...; write --seeds for their number")
     names = experiments.chosen(given.names)
@@ -346,14 +350,20 @@ def _checked(kind: Any, flags: Any) -> Any:
 
 def _positional(command: str, arguments: list[str], function: Any, count: int | None = None) -> list[str]:
     if any(a in ("-h", "--help") for a in arguments):
-        print(f"usage: stompp {function.__doc__}")
+        print(f"usage: stompp {_usage_of(function)}")
         raise SystemExit(0)
     flags = [a for a in arguments if a.startswith("-")]
     if flags:
-        raise UsageError(f"{command} has no flag {flags[0]!r}; usage: stompp {function.__doc__}")
+        raise UsageError(f"{command} has no flag {flags[0]!r}; usage: stompp {_usage_of(function)}")
     if count is not None and len(arguments) != count:
-        raise UsageError(f"{command} takes {count} name, not {len(arguments)}; usage: stompp {function.__doc__}")
+        raise UsageError(f"{command} takes {count} name, not {len(arguments)}; usage: stompp {_usage_of(function)}")
     return arguments
+
+
+def _usage_of(function: Any) -> str:
+    """Return "show NAME: print a recipe's fields, ..." of the line that stands in the list of commands."""
+    command, _, told = function.__doc__.partition("  ")
+    return f"{command}: {told.strip()}"
 
 
 if __name__ == "__main__":

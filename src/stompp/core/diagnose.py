@@ -14,8 +14,11 @@ from typing import Any
 import torch  # noqa: F401  (for the doctests)
 from torch import Tensor, nn
 
+from stompp.errors import UsageError
+
 from .freeze import sites
 from .layers import BINARY_LAYERS, _BinaryLayer
+from .trace import not_compiled
 
 _WEIGHT_LAYERS = (*BINARY_LAYERS, *BINARY_LAYERS.values())
 
@@ -32,7 +35,7 @@ class LayerFlow:
 
 
 class GradientFlow:
-    """A context around forward and backward of one step; `layers()` reads the result afterwards.
+    """A context around forward and backward of one step; `layers()` reads the result afterwards, at any time.
 
     >>> net = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 1))
     >>> with GradientFlow(net) as flow:
@@ -42,13 +45,17 @@ class GradientFlow:
     """
 
     def __init__(self, model: nn.Module) -> None:
+        if not_compiled(model) is not model:
+            raise UsageError("a compiled model cannot be watched layer by layer: give GradientFlow the model itself")
         self._layers = {n: m for n, m in model.named_modules() if isinstance(m, _WEIGHT_LAYERS)}
         self._signals: dict[str, tuple[Tensor, Tensor]] = {}
+        self._weights: dict[str, tuple[Tensor, Tensor]] = {}
         self._order: list[str] = []
         self._handles: list[Any] = []
 
     def __enter__(self) -> GradientFlow:
         self._signals.clear()
+        self._weights.clear()
         self._order.clear()
         for name, layer in self._layers.items():
             self._handles.append(layer.register_forward_hook(self._watch(name)))
@@ -60,6 +67,7 @@ class GradientFlow:
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
+        self._look_at_weights()  # now: the optimizer's zero_grad may come before anyone reads the result
 
     def _watch(self, name: str) -> Any:
         def hook(layer: nn.Module, args: Any, output: Tensor) -> None:
@@ -73,21 +81,26 @@ class GradientFlow:
 
         return hook
 
+    def _look_at_weights(self) -> None:
+        for name in self._signals:  # the others got nothing; a gradient they have is of a step before
+            grad = self._layers[name].weight.grad
+            if isinstance(grad, Tensor):
+                self._weights[name] = (grad.norm(), (grad != 0).float().mean())
+
     def layers(self) -> list[LayerFlow]:
         """Return one row per layer that ran, in forward order (syncs with the device)."""
+        if self._handles:  # read within the context
+            self._look_at_weights()
         rows = []
         for name in self._order:
-            weight = self._layers[name].weight
-            assert isinstance(weight, nn.Parameter)
-            signal = self._signals.get(name)
-            grad = weight.grad
+            signal, weight = self._signals.get(name), self._weights.get(name)
             rows.append(
                 LayerFlow(
                     name,
                     signal_norm=0.0 if signal is None else signal[0].item(),
                     signal_share=0.0 if signal is None else signal[1].item(),
-                    weight_norm=0.0 if grad is None else grad.norm().item(),
-                    weight_share=0.0 if grad is None else (grad != 0).float().mean().item(),
+                    weight_norm=0.0 if weight is None else weight[0].item(),
+                    weight_share=0.0 if weight is None else weight[1].item(),
                 )
             )
         return rows

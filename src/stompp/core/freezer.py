@@ -171,6 +171,8 @@ class Freezer:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue where a Freezer with the same settings stopped."""
+        if not isinstance(state, dict) or not {"t", "settings", "masks", "held"} <= state.keys():
+            raise UsageError("this is no state of a Freezer; give what Freezer.state_dict() returned")
         for name, ours in self._settings.items():
             if name not in state["settings"] or state["settings"][name] != ours:
                 theirs = state["settings"].get(name)

@@ -31,7 +31,7 @@ from stompp.errors import UsageError
 from .freeze import Site, Surrogate, sites
 from .layers import BINARY_LAYERS, BinaryActivation, Clip, Sign, _BinaryLayer, adopt_hooks, reset_turns
 from .proof import find_not_binary
-from .trace import ACTIVATIONS, Call, Trace, trace
+from .trace import ACTIVATIONS, Call, Trace, not_compiled, trace
 
 Skip = Callable[[str, nn.Module], bool]
 WEIGHT_LAYERS = tuple(BINARY_LAYERS)
@@ -103,9 +103,18 @@ def prepare(
     ['1', '2.weight', '3']
     """
     config = config or Binarize()
+    if not isinstance(config, Binarize):
+        raise UsageError(f"config is {config!r}; it must be a stompp.Binarize, such as Binarize(weights='ste')")
+    if skip is not None and not callable(skip):
+        raise UsageError(f"skip is {skip!r}; it must be a function (name, module) -> bool, or None")
     _refuse_unpreparable(model)
     seen = trace(model, example, (*WEIGHT_LAYERS, *ACTIVATIONS))
     chosen = _choose(model, seen, config, skip)
+    if not chosen and (config.weights != "float" or config.binary_activations):
+        raise UsageError(
+            "nothing in the model would become binary: it has no Conv1d/2d/3d, Linear or activation module that skip= "
+            "lets through"
+        )
     swaps = _make_swaps(seen, chosen, config)
     undo = _swap(model, swaps)
     try:
@@ -126,6 +135,8 @@ def prepare(
 
 
 def _refuse_unpreparable(model: nn.Module) -> None:
+    if not_compiled(model) is not model:
+        raise UsageError("the model is compiled already: prepare it first, then torch.compile what prepare returns")
     if type(model) in BINARY_LAYERS or isinstance(model, ACTIVATIONS):
         raise UsageError(
             f"the model itself is a {type(model).__name__}, which cannot be swapped in place: wrap it in nn.Sequential"

@@ -10,9 +10,9 @@ from torch import Tensor, nn
 
 from stompp.errors import UsageError
 
-from .freeze import fully_binary
+from .freeze import fully_binary, sites
 from .layers import _BinaryLayer
-from .trace import evaluating, first_argument, run_example
+from .trace import evaluating, first_argument, not_compiled, run_example
 
 
 @dataclass(frozen=True)
@@ -22,13 +22,15 @@ class Proof:
     layers: int
     weights: int  # entries, all of them +1 or -1
     inputs: int  # entries of the example's activations, all of them +1 or -1
+    unfrozen: int = 0  # sites that are not frozen yet: the net is binary in its binary view alone
 
 
 def assert_binary(model: nn.Module, example: Any) -> Proof:
     """Run the example in the binary view; return what was seen, or name the layer that saw anything but ±1.
 
     Every binary layer's weight must be ±1 in every entry, and its input too in a BNN. Zero padding that the layer adds
-    by itself is not part of its input. Works on prepared and on converted models.
+    by itself is not part of its input. Works on prepared and on converted models. What is proved is the binary view;
+    the net as it is now is the same one only if the proof counts no `unfrozen` sites.
     """
     proof, problems = _watch(model, example)
     if problems:
@@ -44,6 +46,7 @@ def find_not_binary(model: nn.Module, example: Any) -> list[tuple[str, str]]:
 
 
 def _watch(model: nn.Module, example: Any) -> tuple[Proof, list[tuple[str, str]]]:
+    model = not_compiled(model)
     layers = [(name, m) for name, m in model.named_modules() if isinstance(m, _BinaryLayer)]
     problems: dict[str, str] = {}
     reached: set[str] = set()
@@ -74,7 +77,8 @@ def _watch(model: nn.Module, example: Any) -> tuple[Proof, list[tuple[str, str]]
     for name, _ in layers:
         if name not in reached:
             problems.setdefault(name, "the forward pass never called it")
-    return Proof(len(layers), weights, inputs), list(problems.items())
+    unfrozen = sum(site.phase != "frozen" for site in sites(model))
+    return Proof(len(layers), weights, inputs, unfrozen), list(problems.items())
 
 
 def _not_binary(values: Tensor) -> str:

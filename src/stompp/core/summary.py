@@ -9,7 +9,7 @@ from torch import nn
 
 from .freeze import Site
 from .layers import BINARY_LAYERS, _BinaryLayer
-from .trace import Call, trace
+from .trace import Call, not_compiled, trace
 
 _WEIGHT_LAYERS = (*BINARY_LAYERS, *BINARY_LAYERS.values())
 
@@ -100,10 +100,14 @@ class Summary:
 def summary(model: nn.Module, example: Any) -> Summary:
     """Summarise a float, prepared or converted model by running the example once.
 
+    Multiply-accumulates are those of Conv1d/2d/3d and Linear layers that the forward pass calls; what other modules
+    multiply (attention's products, transposed convolutions) is not counted.
+
     >>> import torch
     >>> print(summary(nn.Sequential(nn.Linear(4, 2)), torch.zeros(1, 4)).macs)
     8
     """
+    model = not_compiled(model)
     calls: dict[int, list[Call]] = {}
     for call in trace(model, example, _WEIGHT_LAYERS).calls:
         calls.setdefault(id(call.module), []).append(call)

@@ -62,6 +62,12 @@ class _FunctionalWatch(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
+def not_compiled(model: nn.Module) -> nn.Module:
+    """Return the model behind torch.compile's wrapper, whose modules can be watched; any other one as it is."""
+    inside = getattr(model, "_orig_mod", model)
+    return inside if isinstance(inside, nn.Module) else model
+
+
 def run_example(model: nn.Module, example: Any) -> Any:
     """Call the model on an example: a tensor, a tuple of positional arguments, or a dict of keyword arguments."""
     if isinstance(example, dict):
@@ -92,6 +98,7 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 
 def trace(model: nn.Module, example: Any, watched: tuple[type[nn.Module], ...]) -> Trace:
     """Run the example once and return the calls of the watched module types in order. The model stays as it was."""
+    model = not_compiled(model)
     result = Trace()
     stack: list[tuple[str, nn.Module]] = []
     handles = []

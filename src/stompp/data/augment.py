@@ -44,7 +44,10 @@ class Augment:
         if self.crop_pad < 0:
             raise UsageError(f"Augment(crop_pad={self.crop_pad}): the padding cannot be negative; write 0 for no crop")
         if self.resized_crop and self.crop_pad:
-            raise UsageError("Augment: crop_pad and resized_crop exclude each other; choose one of the two")
+            raise UsageError(
+                "crop_pad and resized_crop exclude each other: set crop_pad to 0 (--crop-pad 0), or resized_crop to "
+                "False"
+            )
         if not 0 < self.scale[0] <= self.scale[1] <= 1:
             raise UsageError(f"Augment(scale={self.scale}): write (low, high) with 0 < low <= high <= 1")
         if not 0 < self.ratio[0] <= self.ratio[1]:

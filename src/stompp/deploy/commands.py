@@ -159,6 +159,7 @@ class _InspectArguments:
 def inspect(arguments: list[str]) -> int:
     """inspect FILE                        show what a packed net consists of; needs no PyTorch"""
     given = _parse("inspect", _InspectArguments, arguments)
+    _refuse_folder(given.file)
     graph = format.read(given.file)
     size = given.file.stat().st_size
     arrays = {name: len(format._pack(array)) for name, array in graph.arrays.items()}
@@ -222,8 +223,9 @@ def bench(arguments: list[str]) -> int:
     from stompp.deploy.race import packed_contender, race, table
 
     given = _parse("bench", _BenchArguments, arguments)
-    if min((*given.batch, given.threads, given.turns)) < 1 or not given.batch:
-        raise UsageError("batch, threads and turns must be at least 1")
+    for name, least in (("batch", min(given.batch, default=0)), ("threads", given.threads), ("turns", given.turns)):
+        if least < 1:
+            raise UsageError(f"{name} is {least}; it must be at least 1")
     if given.target.is_dir():
         from stompp.deploy.run import contenders_of_run
 
@@ -286,12 +288,21 @@ def _parse(command: str, kind: Any, arguments: list[str]) -> Any:
 
 def _load(file: Path, threads: int | None) -> runtime.PackedNet:
     """Load a packed network; that there are no compiled kernels is a line on stderr."""
+    _refuse_folder(file)
+    if threads is not None and threads < 1:
+        raise UsageError(f"threads is {threads}; it must be at least 1")
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         net = runtime.load(file, threads=threads)
     for warning in caught:
         print(f"stompp: {warning.message}", file=sys.stderr)
     return net
+
+
+def _refuse_folder(file: Path) -> None:
+    if file.is_dir():
+        hint = f": pack it first, stompp pack {file} -o net.stompp" if (file / "recipe.json").exists() else ""
+        raise UsageError(f"{file} is a folder, not a packed network{hint}")
 
 
 def _print_table(table: Any, width: int) -> None:

@@ -46,6 +46,8 @@ def save(graph: Graph, path: str | os.PathLike[str]) -> None:
     """Writes a graph so that `path` holds the old file or the whole new one, never a part."""
     data = encode(graph)
     target = Path(path)
+    if not target.parent.is_dir():
+        raise UsageError(f"there is no folder {os.fspath(target.parent)!r} to write {target.name!r} into")
     handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
     try:
         with os.fdopen(handle, "wb") as file:

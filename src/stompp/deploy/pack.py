@@ -42,8 +42,15 @@ def pack(
             raise UsageError(
                 f"site {site.name!r} is {site.phase}: only a finished net can be packed; train it to its end"
             )
-    if not isinstance(example, torch.Tensor) or example.ndim not in (2, 4) or not example.numel():
-        raise UsageError("example must be a batch of images (n, channels, height, width), or of features (n, features)")
+    if not isinstance(example, torch.Tensor):
+        raise UsageError(
+            f"example must be a torch.Tensor, not {type(example).__name__}: a batch of images or of features"
+        )
+    if example.ndim not in (2, 4) or not example.numel():
+        raise UsageError(
+            "example must be a batch of images (n, channels, height, width), or of features (n, features), not of "
+            f"shape {tuple(example.shape)}; nets of sequences and of volumes cannot be packed"
+        )
     if not example.is_floating_point() or not example.isfinite().all():
         raise UsageError("example must hold finite floats, normalised as the images that the model was trained on")
     if not all(isinstance(text, str) for item in (meta or {}).items() for text in item):

@@ -215,7 +215,7 @@ assert METHODS.keys() >= {spec.method for e in EXPERIMENTS.values() for spec in 
 def get(name: str) -> Experiment:
     """Return the experiment of that name, or suggest the nearest."""
     if name not in EXPERIMENTS:
-        near = difflib.get_close_matches(name, EXPERIMENTS, n=1, cutoff=0.4)
+        near = difflib.get_close_matches(name, EXPERIMENTS, n=1, cutoff=0.6)
         hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(EXPERIMENTS)}"
         raise UsageError(f"there is no experiment {name!r}; {hint}")
     return EXPERIMENTS[name]

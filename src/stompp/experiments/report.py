@@ -83,6 +83,8 @@ def write_report(folders: list[Path], out: Path) -> Path:
     out = Path(out)
     if out.is_dir():
         raise UsageError(f"{out} is a folder; give the page a name, such as {out / 'report.html'}")
+    if out.exists() and not _is_report(out):
+        raise UsageError(f"{out} is there and is no report of stompp; choose another --out")
     html = render(find_runs(folders))
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
@@ -90,6 +92,11 @@ def write_report(folders: list[Path], out: Path) -> Path:
         raise UsageError(f"cannot make the folder {out.parent} ({error.strerror}); choose another --out") from None
     write_atomically(out, html)
     return out
+
+
+def _is_report(path: Path) -> bool:
+    with path.open("rb") as file:
+        return b'<meta name="generator" content="stompp' in file.read(2_000)
 
 
 def render(found: Found) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from rich.console import Console
+from rich.table import Column
 from rich.table import Table as Grid
 
 from stompp.errors import UsageError
@@ -33,7 +34,8 @@ def chosen(names: Sequence[str]) -> list[str]:
 
 def listing(console: Console) -> None:
     """Print every experiment: what it is in the paper, and how many runs it takes."""
-    table = Grid("experiment", "in the paper", "what it asks", "claims", "runs, mini", "runs, paper", box=None)
+    name = Column("experiment", no_wrap=True)  # it has to be typed
+    table = Grid(name, "in the paper", "what it asks", "claims", "runs, mini", "runs, paper", box=None)
     for e in EXPERIMENTS.values():
         counts = [f"{len(e.recipes(scale))} × {e.seeds}" for scale in ("mini", "paper")]
         table.add_row(f"[bold]{e.name}", e.source, e.question, ", ".join(e.claims), *counts)

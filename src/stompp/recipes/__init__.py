@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import shlex
 from functools import lru_cache
 
 from stompp.errors import UsageError
@@ -31,7 +32,11 @@ def get(name: str) -> Recipe:
     known = all_recipes()
     if name not in known:
         near = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
-        hint = f"did you mean {' or '.join(near)}?" if near else "see them all with `stompp list`."
+        hint = "see them all with `stompp list`."
+        if near:
+            hint = f"did you mean {' or '.join(near)}?"
+        elif holding := [each for each in known if name and name in each]:
+            hint = f"`stompp list {shlex.quote(name)}` shows the {len(holding)} whose names hold that."
         raise UsageError(f"there is no recipe {name!r}; {hint}")
     return known[name]
 
@@ -45,4 +50,18 @@ def find(*words: str) -> list[Recipe]:
     return [recipe for name, recipe in all_recipes().items() if all(word in name for word in words)]
 
 
-__all__ = ["METHODS", "Recipe", "all_recipes", "differences", "find", "get"]
+def train_command(recipe: Recipe) -> str:
+    """Return the command that trains a recipe, also one whose fields were changed.
+
+    >>> train_command(get("resnet8-digits-bnn-ste").changed(epochs=3, flip=True))
+    'stompp train resnet8-digits-bnn-ste --flip --epochs 3'
+    """
+    base = all_recipes().get(recipe.name.split("+")[0], recipe)
+    words = ["stompp", "train", base.name]
+    for field, (_, value) in differences(base, recipe).items():
+        flag = field.replace("_", "-")
+        words += [f"--{'' if value else 'no-'}{flag}"] if isinstance(value, bool) else [f"--{flag}", str(value)]
+    return shlex.join(words)
+
+
+__all__ = ["METHODS", "Recipe", "all_recipes", "differences", "find", "get", "train_command"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import inspect
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from stompp.core.prepare import prepare
 from stompp.data import Augment, Batches, Dataset, load
 from stompp.data.dataset import Source
 from stompp.errors import UsageError
-from stompp.recipes import all_recipes
+from stompp.recipes import all_recipes, train_command
 from stompp.recipes.schema import Recipe
 
 from .distributed import ALONE, Ranks, share_of
@@ -179,12 +180,21 @@ def load_weights(model: nn.Module, folder: RunFolder) -> None:
     model.load_state_dict(state)
 
 
+def _how_it_stands(folder: RunFolder, recipe: Recipe, seed: int) -> str:
+    """Say why an unfinished run has no result, and what to do."""
+    if (reason := folder.divergence()) is not None:
+        return f"has no trained net: {reason}"
+    runs = folder.path.resolve().parent.parent
+    where = "" if runs == Path("runs").resolve() else f" --runs {shlex.quote(str(folder.path.parent.parent))}"
+    return f"is not finished; go on with `{train_command(recipe)} --seed {seed}{where}`"
+
+
 def open_run(path: Path, options: MachineOptions, device: torch.device) -> tuple[Recipe, int, Dataset, nn.Module]:
     """Return recipe, seed, data and model (with its sites frozen as training left them) of a finished run."""
     folder = RunFolder.existing(path)
     recipe, seed = folder.read_recipe()
     if not folder.done:
-        raise UsageError(f"the run in {path} is not finished; go on with `stompp train {recipe.name} --seed {seed}`")
+        raise UsageError(f"the run in {path} {_how_it_stands(folder, recipe, seed)}")
     data = build_data(recipe, options, device)
     model = build_model(recipe, data.image_shape, data.num_classes, seed)
     load_weights(model, folder)

@@ -74,7 +74,7 @@ class RunOptions(MachineOptions):
     checkpoint_minutes: float = 5.0
     """write a checkpoint within an epoch at the latest after so many minutes; every epoch ends with one anyway"""
     monitor_every: int = 20
-    """look at the loss every so many steps step"""
+    """look at the loss every so many steps"""
 
     def __post_init__(self) -> None:
         super().__post_init__()
