@@ -51,6 +51,15 @@ def printed(capsys: pytest.CaptureFixture[str], *arguments: object) -> list[str]
     return out.splitlines()
 
 
+def test_train_tells_of_fields_that_have_no_effect(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    small = ["--width", "4", "--limit-train", "64", "--batch-size", "32", "--eval-train", "50", "--epochs", "7"]
+    options = ["--no-tensorboard", "--device", "cpu", "--runs", str(tmp_path)]
+    assert main(["train", "resnet8-digits-bnn-stompp", *small, "--surrogate", "clip", *options]) == 0
+    said = capsys.readouterr().err
+    assert "stompp: --surrogate has no effect on this run: no activation has a surrogate gradient\n" in said
+    assert said.count("has no effect") == 1
+
+
 def test_train_prints_a_plain_line_per_epoch(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     lines = printed(capsys, "train", NAME, *SMALL, "--device", "cpu", "--no-tensorboard", "--runs", tmp_path)
     assert len(lines) == 5

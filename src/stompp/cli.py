@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import sys
+import textwrap
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -67,6 +68,7 @@ def train(arguments: list[str]) -> int:
     from stompp.training.loop import train as run
 
     recipe, options = _recipe_and_options("train", arguments)
+    _tell_of_idle_fields(recipe)
     outcome = run(recipe, options)
     return 128 + outcome.stopped_by if outcome.stopped_by is not None else 0
 
@@ -277,6 +279,8 @@ def demo(arguments: list[str]) -> int:
     return 0
 
 
+WIDTH, USAGE = 80, 45  # columns of the help, and of them for how to call a command
+
 COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "train": train,
     "list": list_,
@@ -316,7 +320,10 @@ def _dispatch(arguments: list[str]) -> int:
 
 def _usage() -> str:
     lines = ["stompp: train binary neural networks without straight-through estimators", ""]
-    lines += [f"  stompp {command.__doc__}" for command in COMMANDS.values()]
+    for command in COMMANDS.values():
+        usage, _, told = (command.__doc__ or "").partition("  ")
+        first, *more = textwrap.wrap(told.strip(), WIDTH - USAGE, break_on_hyphens=False)
+        lines += [f"  stompp {usage}".ljust(USAGE) + first, *(" " * USAGE + line for line in more)]
     lines += ["", "stompp COMMAND --help tells a command's flags; stompp --version tells the version."]
     return "\n".join(lines)
 
@@ -334,6 +341,14 @@ def _recipe_and_options(command: str, arguments: list[str]) -> tuple[Recipe, Run
     given = _parse(f"{command} {'NAME' if asks_help else base.name}", _TrainArguments, rest, flags)
     changes = {name: new for name, (_, new) in differences(base, _checked(Recipe, given.recipe)).items()}
     return (base.changed(**changes) if changes else base), _checked(RunOptions, given.run)
+
+
+def _tell_of_idle_fields(recipe: Recipe) -> None:
+    """Say which of the fields that were changed have no effect: the run is the same one under another name."""
+    base = recipes.all_recipes().get(recipe.name.split("+")[0], recipe)
+    for field in differences(base, recipe):
+        if (reason := recipe.idle().get(field)) is not None:
+            print(f"stompp: --{field.replace('_', '-')} has no effect on this run: {reason}", file=sys.stderr)
 
 
 def _parse(command: str, kind: Any, arguments: list[str], default: Any = None) -> Any:

@@ -178,7 +178,7 @@ def _node_table(graph: Graph, arrays: dict[str, int]) -> Any:
     from rich.markup import escape
     from rich.table import Column, Table
 
-    titles = ("node", "reads", "gives", "of shape", "weights")
+    titles = (Column(title, overflow="fold") for title in ("node", "reads", "gives", "of shape", "weights"))
     table = Table(*titles, Column("bytes", justify="right"), title=f"{len(graph.nodes)} nodes")
     values = graph.check()
     for node in graph.nodes:

@@ -127,6 +127,22 @@ class Recipe:
         """The binarization part."""
         return Binarize(self.weights, self.activations, self.frozen_grad, self.surrogate)
 
+    def idle(self) -> dict[str, str]:
+        """Return the fields that have no effect beside the others, and why.
+
+        >>> Recipe(weights="ste", activations="ste").idle()["order"]
+        'no site is frozen progressively'
+        >>> sorted(Recipe().idle())
+        ['surrogate']
+        """
+        found = {}
+        if "stompp" not in (self.weights, self.activations):
+            names = ("order", "schedule", "refresh", "policy", "granularity", "hold_frozen", "frozen_grad")
+            found = dict.fromkeys(names, "no site is frozen progressively")
+        if not (self.activations == "ste" or (self.activations == "stompp" and self.frozen_grad == "ste")):
+            found["surrogate"] = "no activation has a surrogate gradient"
+        return found
+
     def changed(self, **changes: Any) -> Recipe:
         """Return the recipe with some fields changed, and the changes added to its name.
 
