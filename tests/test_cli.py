@@ -7,12 +7,10 @@ import pty
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 
 from stompp import __version__
 from stompp.cli import COMMANDS, main
@@ -25,14 +23,6 @@ SMALL = ["--width", "4", "--limit-train", "128", "--batch-size", "32", "--eval-t
 FOLDER = f"{NAME}+width=4+limit_train=128+epochs=4+batch_size=32+eval_train=50"
 VIEWS = r"test +\d+\.\d %, binary +\d+\.\d %"
 EPOCH = rf"epoch +\d/4  loss +\d+\.\d{{3}}  train +\d+\.\d %  {VIEWS}  frozen \d+/13  [\d,]+ images/s"
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -27,30 +27,6 @@ NAME = "resnet8-digits-bnn-stompp"
 SMALL = ["--width", "4", "--limit-train", "128", "--batch-size", "32", "--eval-train", "50", "--epochs", "4"]
 FOLDER = f"{NAME}+width=4+limit_train=128+epochs=4+batch_size=32+eval_train=50"
 QUICK = ["--no-tensorboard", "--device", "cpu"]
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
-@pytest.fixture
-def refused(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
-    """Run a command that must fail, and return the one line it says."""
-
-    def run(*arguments: object) -> str:
-        assert main([str(a) for a in arguments]) == 2
-        said = capsys.readouterr().err
-        assert said.startswith("stompp: ")
-        assert said.endswith("\n")
-        assert said.count("\n") == 1, said
-        assert "Traceback" not in said
-        return said[len("stompp: ") : -1]
-
-    return run
 
 
 @pytest.fixture(scope="module")

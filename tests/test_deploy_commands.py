@@ -11,7 +11,6 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -39,14 +38,6 @@ SMALL = ["--width", "4", "--limit-train", "256", "--batch-size", "32", "--eval-t
 QUICK = ["--no-tensorboard", "--device", "cpu"]
 CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2028\u2029]")
 EVIL = "\x1b]0;owned\x07\x1b[2J\r\n\u202eclass: fine\u2028\x9b31m\ud800"
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="module")
@@ -88,22 +79,6 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
     Image.fromarray(pixels[0]).save(folder / "one.png")
     Image.fromarray(pixels[1].repeat(4, 0).repeat(4, 1)).convert("RGBA").save(folder / "large.png")
     return folder
-
-
-@pytest.fixture
-def refused(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
-    """Run a command that must fail, and return the one line it says."""
-
-    def told(*arguments: object) -> str:
-        assert main([str(a) for a in arguments]) == 2
-        said = capsys.readouterr().err
-        assert said.startswith("stompp: ")
-        assert said.endswith("\n")
-        assert said.count("\n") == 1, said
-        assert not CONTROL.search(said), said
-        return said[len("stompp: ") : -1]
-
-    return told
 
 
 def printed(capsys: pytest.CaptureFixture[str], *arguments: object) -> list[str]:

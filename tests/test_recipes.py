@@ -5,14 +5,12 @@ from __future__ import annotations
 import inspect
 import json
 import re
-from collections.abc import Iterator
 from dataclasses import fields
 from functools import cache
 from typing import Any, get_args, get_type_hints
 from unittest import mock
 
 import pytest
-import torch
 
 from stompp.core.freeze import sites
 from stompp.core.freezer import Freezer
@@ -37,15 +35,6 @@ SITES = {
     "cifar_resnet32": (31, 30),
 }
 STEPS = {"imagenet": 1_281_167, "cifar10": 50_000, "cifar100": 50_000, "cifar10-16": 50_000, "digits": 1_437}
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread() -> Iterator[None]:
-    """Threads of many small operations mostly wait for each other."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @cache

@@ -31,14 +31,6 @@ METHODS = ("bnn-stompp", "bnn-ste", "bwn-stompp", "bnn-hybrid-aw", "float-relu")
 PARTS = {"data", "masks", "forward", "backward", "optimizer"}
 
 
-@pytest.fixture(autouse=True, scope="module")
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 def tiny(method: str = "bnn-stompp", **changes: Any) -> Recipe:
     """Return a run of a second: 3 epochs of 8 steps, at most 13 sites."""
     base = get("resnet8-digits-bnn-stompp" if method == "float-relu" else f"resnet8-digits-{method}")
