@@ -4,9 +4,8 @@ Tests run in several processes on few cores, where PyTorch's threads would wait 
 """
 
 import os
-import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,13 +13,10 @@ import pytest
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is imported; processes that tests start inherit it
 sys.path.insert(0, str(Path(__file__).parent))
 
-CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2028\u2029]")
-
 
 @pytest.fixture(autouse=True, scope="module")
-def one_thread() -> Iterator[None]:
-    """Take back what the commands that a module tests did to PyTorch's threads."""
-    yield
+def one_thread() -> None:
+    """Keep PyTorch to one thread, whatever commands that were tested before have set."""
     if (torch := sys.modules.get("torch")) is not None:
         torch.set_num_threads(1)
 
@@ -29,6 +25,7 @@ def one_thread() -> Iterator[None]:
 def refused(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
     """Run a command that must fail, and return the one line it says."""
     from stompp.cli import main
+    from terminal import CONTROL
 
     def told(*arguments: object) -> str:
         assert main([str(a) for a in arguments]) == 2

@@ -32,11 +32,11 @@ from stompp.recipes import get
 from stompp.training import build
 from stompp.training.build import build_model, open_run
 from stompp.training.options import MachineOptions
+from terminal import CONTROL
 
 NAME = "resnet8-digits-bnn-stompp"
 SMALL = ["--width", "4", "--limit-train", "256", "--batch-size", "32", "--eval-train", "50", "--epochs", "2"]
 QUICK = ["--no-tensorboard", "--device", "cpu"]
-CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2028\u2029]")
 EVIL = "\x1b]0;owned\x07\x1b[2J\r\n\u202eclass: fine\u2028\x9b31m\ud800"
 
 

@@ -7,7 +7,7 @@ where they are; an image without one must give PyTorch's answer.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -21,15 +21,6 @@ from stompp.deploy import format
 from stompp.deploy.runtime import PackedNet
 
 TIE = 2e-6
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _one_thread() -> Iterator[None]:
-    """Small nets run faster on one thread, most of all on a busy machine."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def randomise(model: nn.Module, seed: int = 0, *, huge: bool = True) -> nn.Module:

@@ -345,10 +345,10 @@ def _recipe_and_options(command: str, arguments: list[str]) -> tuple[Recipe, Run
 
 def _tell_of_idle_fields(recipe: Recipe) -> None:
     """Say which of the fields that were changed have no effect: the run is the same one under another name."""
-    base = recipes.all_recipes().get(recipe.name.split("+")[0], recipe)
-    for field in differences(base, recipe):
-        if (reason := recipe.idle().get(field)) is not None:
-            print(f"stompp: --{field.replace('_', '-')} has no effect on this run: {reason}", file=sys.stderr)
+    idle = recipe.idle()
+    for field in differences(recipes.base_of(recipe), recipe):
+        if field in idle:
+            print(f"stompp: --{field.replace('_', '-')} has no effect on this run: {idle[field]}", file=sys.stderr)
 
 
 def _parse(command: str, kind: Any, arguments: list[str], default: Any = None) -> Any:

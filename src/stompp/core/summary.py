@@ -9,7 +9,7 @@ from torch import nn
 
 from .freeze import Site
 from .layers import BINARY_LAYERS, _BinaryLayer
-from .trace import Call, not_compiled, trace
+from .trace import Call, trace
 
 _WEIGHT_LAYERS = (*BINARY_LAYERS, *BINARY_LAYERS.values())
 
@@ -107,7 +107,6 @@ def summary(model: nn.Module, example: Any) -> Summary:
     >>> print(summary(nn.Sequential(nn.Linear(4, 2)), torch.zeros(1, 4)).macs)
     8
     """
-    model = not_compiled(model)
     calls: dict[int, list[Call]] = {}
     for call in trace(model, example, _WEIGHT_LAYERS).calls:
         calls.setdefault(id(call.module), []).append(call)

@@ -31,6 +31,12 @@ from stompp.errors import UsageError
 FLOATS = ("fp32", "bf16", "int8")
 
 
+def refuse_unknown(floats: str) -> None:
+    """Refuse what is none of FLOATS."""
+    if floats not in FLOATS:
+        raise UsageError(f"floats is {floats!r}; choose one of {', '.join(FLOATS)}")
+
+
 def fold(lowered: Steps, floats: str = "fp32", meta: dict[str, str] | None = None) -> Graph:
     """Return the packed graph; `floats` says how layers with real-valued weights are computed."""
     return _Folding(lowered, floats).graph(meta or {})

@@ -9,7 +9,7 @@ from torch import nn
 
 from stompp.core.freeze import sites
 from stompp.core.prepare import convert
-from stompp.deploy.fold import FLOATS, fold
+from stompp.deploy.fold import fold, refuse_unknown
 from stompp.deploy.lower import lower
 from stompp.deploy.runtime import PackedNet
 from stompp.errors import UsageError
@@ -35,8 +35,7 @@ def pack(
     """
     if not isinstance(model, nn.Module):
         raise UsageError(f"model is a {type(model).__name__}; pack takes a torch.nn.Module")
-    if floats not in FLOATS:
-        raise UsageError(f"floats is {floats!r}; choose one of {', '.join(FLOATS)}")
+    refuse_unknown(floats)
     for site in sites(model, scheduled=False):
         if site.phase != "frozen":
             raise UsageError(

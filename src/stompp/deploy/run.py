@@ -12,18 +12,17 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from stompp.core.freeze import sites
 from stompp.core.trace import evaluating
 from stompp.data import Batches, Dataset, cifar, digits, fashion
 from stompp.data.catalog import shape_of
-from stompp.deploy.fold import FLOATS
+from stompp.deploy.fold import refuse_unknown
 from stompp.deploy.format import encode
 from stompp.deploy.pack import pack
 from stompp.deploy.race import Contender, float_contenders, packed_contender, state_bytes
 from stompp.deploy.runtime import PackedNet
 from stompp.errors import UsageError
 from stompp.recipes.schema import Recipe
-from stompp.training.build import build_model, load_weights, open_run
+from stompp.training.build import build_model, open_run, trained_model
 from stompp.training.folder import RunFolder
 from stompp.training.options import MachineOptions
 
@@ -54,7 +53,7 @@ def pack_run(run: Path, floats: str, check: int, data_root: Path | None) -> tupl
     """Pack a finished run's net and compare it with PyTorch on `check` test images, which may be 0."""
     if check < 0:
         raise UsageError(f"check is {check}; it must be at least 0")
-    _refuse_unknown(floats)
+    refuse_unknown(floats)
     needed = check > 0 or floats in NEED_IMAGES
     recipe, seed, facts, data, model = _open(run, data_root, images=needed)
     images = example(data) if data is not None and needed else torch.zeros(2, *facts.image_shape)
@@ -115,7 +114,7 @@ def contenders_of_run(run: Path, floats: str, threads: int, data_root: Path | No
 
     Times do not depend on the ranges of int8 layers, so random images will do for them.
     """
-    _refuse_unknown(floats)
+    refuse_unknown(floats)
     recipe, seed, facts, _, model = _open(run, data_root, images=False)
     images = torch.randn(CALIBRATION, *facts.image_shape, generator=torch.Generator().manual_seed(0))
     packed = pack(model, images, floats=floats, meta=describe(recipe, seed, facts), threads=threads)
@@ -132,13 +131,5 @@ def _open(run: Path, root: Path | None, *, images: bool) -> tuple[Recipe, int, F
     if images or facts is None or not folder.done:  # open_run says what to do about a run that is not finished
         recipe, seed, data, model = open_run(run, MachineOptions(root), torch.device("cpu"))
         return recipe, seed, Facts(data.image_shape, data.classes, data.mean, data.std), data, model
-    model = build_model(recipe, facts.image_shape, len(facts.classes), seed)
-    load_weights(model, folder)
-    for site in sites(model):
-        site.freeze()
+    model = trained_model(folder, recipe, seed, facts.image_shape, len(facts.classes))
     return recipe, seed, facts, None, model
-
-
-def _refuse_unknown(floats: str) -> None:
-    if floats not in FLOATS:
-        raise UsageError(f"floats is {floats!r}; choose one of {', '.join(FLOATS)}")

@@ -35,7 +35,7 @@ def get(name: str) -> Recipe:
         hint = "see them all with `stompp list`."
         if near:
             hint = f"did you mean {' or '.join(near)}?"
-        elif holding := [each for each in known if name and name in each]:
+        elif name and (holding := find(name)):
             hint = f"`stompp list {shlex.quote(name)}` shows the {len(holding)} whose names hold that."
         raise UsageError(f"there is no recipe {name!r}; {hint}")
     return known[name]
@@ -50,13 +50,22 @@ def find(*words: str) -> list[Recipe]:
     return [recipe for name, recipe in all_recipes().items() if all(word in name for word in words)]
 
 
+def base_of(recipe: Recipe) -> Recipe:
+    """Return the recipe by name that this one is, or was before fields of it were changed.
+
+    >>> base_of(get("resnet8-digits-bnn-ste").changed(epochs=3)) == get("resnet8-digits-bnn-ste")
+    True
+    """
+    return all_recipes().get(recipe.name.split("+")[0], recipe)
+
+
 def train_command(recipe: Recipe) -> str:
     """Return the command that trains a recipe, also one whose fields were changed.
 
     >>> train_command(get("resnet8-digits-bnn-ste").changed(epochs=3, flip=True))
     'stompp train resnet8-digits-bnn-ste --flip --epochs 3'
     """
-    base = all_recipes().get(recipe.name.split("+")[0], recipe)
+    base = base_of(recipe)
     words = ["stompp", "train", base.name]
     for field, (_, value) in differences(base, recipe).items():
         flag = field.replace("_", "-")
@@ -64,4 +73,4 @@ def train_command(recipe: Recipe) -> str:
     return shlex.join(words)
 
 
-__all__ = ["METHODS", "Recipe", "all_recipes", "differences", "find", "get", "train_command"]
+__all__ = ["METHODS", "Recipe", "all_recipes", "base_of", "differences", "find", "get", "train_command"]

@@ -189,6 +189,17 @@ def _how_it_stands(folder: RunFolder, recipe: Recipe, seed: int) -> str:
     return f"is not finished; go on with `{train_command(recipe)} --seed {seed}{where}`"
 
 
+def trained_model(
+    folder: RunFolder, recipe: Recipe, seed: int, image_shape: tuple[int, int, int], num_classes: int
+) -> nn.Module:
+    """Return a finished run's model with its sites frozen as training left them."""
+    model = build_model(recipe, image_shape, num_classes, seed)
+    load_weights(model, folder)
+    for site in sites(model):
+        site.freeze()
+    return model
+
+
 def open_run(path: Path, options: MachineOptions, device: torch.device) -> tuple[Recipe, int, Dataset, nn.Module]:
     """Return recipe, seed, data and model (with its sites frozen as training left them) of a finished run."""
     folder = RunFolder.existing(path)
@@ -196,8 +207,4 @@ def open_run(path: Path, options: MachineOptions, device: torch.device) -> tuple
     if not folder.done:
         raise UsageError(f"the run in {path} {_how_it_stands(folder, recipe, seed)}")
     data = build_data(recipe, options, device)
-    model = build_model(recipe, data.image_shape, data.num_classes, seed)
-    load_weights(model, folder)
-    for site in sites(model):
-        site.freeze()
-    return recipe, seed, data, model.to(device)
+    return recipe, seed, data, trained_model(folder, recipe, seed, data.image_shape, data.num_classes).to(device)
