@@ -52,19 +52,34 @@ def training_batches(recipe: Recipe, data: Dataset, seed: int, ranks: Ranks = AL
 
 def evaluation_batches(recipe: Recipe, data: Dataset, ranks: Ranks = ALONE) -> dict[str, Batches]:
     """Return the plain batches of the test images and of the first `eval_train` training images (a rank's share)."""
-    train = data.train.limited(min(recipe.eval_train, len(data.train)))
-    splits = (("test", data.test), ("train", train))
-    return {name: _plain_batches(recipe, data, split, ranks) for name, split in splits}
+    splits = (("test", data.test), ("train", _scored_training_images(recipe, data)))
+    return {name: _plain_batches(data, split, _scoring_size(recipe, data), ranks) for name, split in splits}
 
 
 def between_batches(recipe: Recipe, data: Dataset, ranks: Ranks = ALONE) -> Batches:
     """Return the plain batches of the test images that evaluations within an epoch take."""
-    return _plain_batches(recipe, data, data.test.limited(min(BETWEEN_IMAGES, len(data.test))), ranks)
+    images = data.test.limited(min(BETWEEN_IMAGES, len(data.test)))
+    return _plain_batches(data, images, _scoring_size(recipe, data), ranks)
 
 
-def _plain_batches(recipe: Recipe, data: Dataset, split: Source, ranks: Ranks) -> Batches:
-    side = data.image_shape[1]
-    size = max(recipe.batch_size, min(1_000, 256_000 // side**2))  # small images in larger batches
+def recalibration_batches(recipe: Recipe, data: Dataset) -> Batches:
+    """Return the plain batches that BatchNorm statistics are estimated from: of the recipe's size, on every device."""
+    return _plain_batches(data, _scored_training_images(recipe, data), recipe.batch_size)
+
+
+def _scored_training_images(recipe: Recipe, data: Dataset) -> Source:
+    return data.train.limited(min(recipe.eval_train, len(data.train)))
+
+
+def _scoring_size(recipe: Recipe, data: Dataset) -> int:
+    """Return how many images to score at once: what keeps a GPU busy, or what a CPU's caches hold."""
+    pixels = data.image_shape[1] ** 2
+    if data.test.device.type == "cpu":
+        return max(1, 64_000 // pixels)  # 1.7 times as fast as four times as many
+    return max(recipe.batch_size, min(1_000, 256_000 // pixels))
+
+
+def _plain_batches(data: Dataset, split: Source, size: int, ranks: Ranks = ALONE) -> Batches:
     return Batches(split, size, data.mean, data.std, shuffle=False, drop_last=False, rank=ranks.rank, world=ranks.size)
 
 

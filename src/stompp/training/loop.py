@@ -37,6 +37,7 @@ from .build import (
     build_optimizer,
     evaluation_batches,
     initialise_from,
+    recalibration_batches,
     training_batches,
 )
 from .distributed import ALONE, Ranks, joined, synchronise_batchnorm
@@ -99,7 +100,7 @@ class Training:
         self.batches = training_batches(recipe, data, options.seed, ranks)
         self.evaluations = evaluation_batches(recipe, data, ranks)
         self.between_images = between_batches(recipe, data, ranks)
-        self.recalibration_images = evaluation_batches(recipe, data)["train"]
+        self.recalibration_images = recalibration_batches(recipe, data)
         steps, parts = len(self.batches), recipe.evals_per_epoch
         self.between_steps = {steps * k // parts for k in range(1, parts)} - {0}
         model = build_model(recipe, data.image_shape, data.num_classes, options.seed)
