@@ -16,7 +16,7 @@ import pytest
 
 from stompp.experiments.claims import CLAIMS, judge
 from stompp.experiments.comparison import paper_numbers
-from stompp.experiments.evidence import MARGIN, SURE, Claim, Evidence, Statement, compare, sum_up, weakest
+from stompp.experiments.evidence import MARGIN, SURE, Claim, Evidence, Statement, compare, refuted, sum_up, weakest
 from stompp.experiments.runs import Epoch, Run
 from stompp.experiments.statistics import Contrast
 from stompp.recipes import Recipe, mini, paper
@@ -666,6 +666,9 @@ YES, NO, OPEN, NONE = sure(0.99), sure(0.01), sure(0.7), Statement("so")
         ([NO, OPEN, NONE], "does not hold"),
         ([OPEN, NONE], "undecided"),
         ([sure(None), YES], "undecided"),
+        ([sure(0.02), YES], "does not hold"),
+        ([sure(0.02), YES, YES], "undecided"),  # one of three is that low by chance more often than one in twenty times
+        ([sure(0.016), YES, YES, NONE, sure(None)], "does not hold"),  # only those count that could have been wrong
     ],
 )
 def test_claim_sums_its_statements_up(statements: list[Statement], verdict: str) -> None:
@@ -678,6 +681,12 @@ def test_claim_sums_its_statements_up(statements: list[Statement], verdict: str)
 def test_weakest_is_the_lowest_confidence_that_there_is() -> None:
     assert weakest([YES, OPEN, NONE, sure(None)]) == 0.7
     assert weakest([NONE, sure(None)]) is None
+
+
+def test_refuted_counts_the_worst_statement_once_for_each() -> None:
+    assert refuted([YES, OPEN, NO, NONE, sure(None)]) == pytest.approx(1 - 3 * 0.01)
+    assert refuted([OPEN, OPEN]) == 0.0
+    assert refuted([NONE, sure(None)]) is None
 
 
 def test_confidence_of_three_seeds_is_students() -> None:

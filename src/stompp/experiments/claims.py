@@ -1,9 +1,9 @@
 """The paper's claims as comparisons that runs decide: each holds, does not, or is undecided, with its confidence.
 
 A claim is a few statements "this is above that", each a one-sided Welch test on the final test accuracy of the binary
-view, seeds being the replicates. It holds if every statement is at least 95 % sure, does not if one of them is at least
-95 % sure to be wrong, and is undecided otherwise. "At least level" allows `MARGIN` points less. The paper's STE has the
-identity surrogate; where a claim compares with it, the verdict against the strongest STE stands beside.
+view, seeds being the replicates. It holds if every statement is at least 95 % sure, does not if it is at least 95 %
+sure that one of them is wrong, and is undecided otherwise. "At least level" allows `MARGIN` points less. The paper's
+STE has the identity surrogate; where a claim compares with it, the verdict against the strongest STE stands beside.
 """
 
 from __future__ import annotations

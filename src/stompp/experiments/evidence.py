@@ -62,19 +62,38 @@ class Claim:
 
 def sum_up(statements: Iterable[Statement]) -> Verdict:
     """Return the verdict on all statements together."""
-    found = [s.verdict for s in statements]
-    judged = [v for v in found if v != "no runs"]
-    if not judged:
+    statements = list(statements)
+    found = {s.verdict for s in statements}
+    if found <= {"no runs"}:
         return "no runs"
-    if "does not hold" in judged:
+    if (refuted(statements) or 0.0) >= SURE:
         return "does not hold"
-    return "holds" if all(v == "holds" for v in found) else "undecided"
+    return "holds" if found == {"holds"} else "undecided"
 
 
 def weakest(statements: Iterable[Statement]) -> float | None:
     """Return the lowest confidence of the statements that have one."""
-    sure = [s.contrast.confidence for s in statements if s.contrast is not None and s.contrast.confidence is not None]
-    return min(sure, default=None)
+    return min(_confidences(statements), default=None)
+
+
+def refuted(statements: Iterable[Statement]) -> float | None:
+    """Return how sure it is that some statement is wrong.
+
+    All of many statements have to hold, so each may be tested as if it were alone. One of many looks wrong by chance
+    more often than one alone does, so the chance that the worst one's numbers came about by luck counts once for each
+    (Bonferroni).
+
+    >>> one, other = (compare("", (1, values)) for values in ([-4.0, -4.4, -4.2], [1.0, 1.1]))
+    >>> round(refuted([one]), 4), round(refuted([one, other]), 4)
+    (0.9996, 0.9992)
+    """
+    sure = _confidences(statements)
+    return 1 - min(1.0, len(sure) * min(sure)) if sure else None
+
+
+def _confidences(statements: Iterable[Statement]) -> list[float]:
+    contrasts = [s.contrast for s in statements if s.contrast is not None]
+    return [c.confidence for c in contrasts if c.confidence is not None]
 
 
 class Evidence:

@@ -16,7 +16,7 @@ from stompp.training.folder import write_atomically
 from . import comparison
 from .catalog import EXPERIMENTS, get
 from .claims import CLAIMS
-from .evidence import Claim, Evidence, Statement, weakest
+from .evidence import Claim, Evidence, Statement, Verdict, refuted, weakest
 from .figures import NoMatplotlib, figures_of
 from .grid import Job
 from .runs import Run, read_run
@@ -98,19 +98,21 @@ def claims_markdown(claims: Iterable[Claim]) -> str:
 
 
 def verdicts_markdown(claims: Iterable[Claim]) -> str:
-    """Return the verdicts as a table: how sure the least sure statement is, and the same against the strongest STE."""
+    """Return the verdicts as a table: how sure each is, and the same against the strongest STE."""
     rows = []
     for claim in claims:
-        row = [claim.name, claim.text, f"**{claim.verdict}**", _least_sure(claim.statements)]
+        row = [claim.name, claim.text, f"**{claim.verdict}**", _how_sure(claim.verdict, claim.statements)]
         strong = claim.verdict_on_strongest
-        rows.append([*row, *(["", ""] if strong is None else [f"**{strong}**", _least_sure(claim.strongest or ())])])
+        row += ["", ""] if strong is None else [f"**{strong}**", _how_sure(strong, claim.strongest or ())]
+        rows.append(row)
     return markdown(["claim", "", "verdict", "sure", "against the strongest STE", "sure"], rows, "lllrlr")
 
 
-def _least_sure(statements: Sequence[Statement]) -> str:
-    """Write the lowest confidence, and for how many statements there are too few runs to have one."""
+def _how_sure(verdict: Verdict, statements: Sequence[Statement]) -> str:
+    """Write how sure a verdict is, and for how many statements there are too few runs to be sure of anything."""
     lacking = sum(s.contrast is None or s.contrast.confidence is None for s in statements)
-    told = [_sure(weakest(statements)), f"{lacking} of {len(statements)} lack runs" if lacking else ""]
+    sure = _sure(refuted(statements)) if verdict == "does not hold" else _sure(weakest(statements))
+    told = [sure, f"{lacking} of {len(statements)} lack runs" if lacking else ""]
     return "; ".join(part for part in told if part)
 
 
@@ -160,7 +162,10 @@ def _print_table(table: comparison.Table, console: Console) -> None:
 
 def _print_claim(claim: Claim, console: Console) -> None:
     sure = _sure(weakest(claim.statements))
-    told = f"{claim.name} {claim.verdict}" + (f" ({sure} sure of the weakest statement)" if sure else "")
+    of = "of the weakest statement"
+    if claim.verdict == "does not hold":
+        sure, of = _sure(refuted(claim.statements)), "that a statement is wrong"
+    told = f"{claim.name} {claim.verdict}" + (f" ({sure} sure {of})" if sure else "")
     if claim.verdict_on_strongest is not None:
         told += f"; against the strongest STE: {claim.verdict_on_strongest}"
     console.print(f"{told}: {claim.text}", highlight=False)

@@ -14,7 +14,7 @@ from stompp.recipes.grids import Scale
 from . import comparison
 from .catalog import SCALES
 from .claims import judge
-from .evidence import MARGIN, SURE, Claim, Evidence, Statement, Verdict, weakest
+from .evidence import MARGIN, SURE, Claim, Evidence, Statement, Verdict, refuted, weakest
 from .page import caption, diverged, fold, scroll
 from .reproduce import _statement, _sure
 from .runs import Run
@@ -38,10 +38,11 @@ def claims(runs: list[Run]) -> str:
     told = (
         "<p>A claim is a few statements “this is above that”, each a one-sided Welch test on final test accuracies of "
         f"the binary view, seeds being the replicates. It <b>holds</b> if every statement is at least {sure} sure, "
-        f"<b>does not hold</b> if one of them is at least {sure} sure to be wrong, and is <b>undecided</b> "
-        f"otherwise. “At least level” forgives {MARGIN:g} point. A run that broke down counts as guessing. The "
-        "paper's STE has the identity surrogate; where that matters, the verdict against the strongest STE stands "
-        "beside. Open a claim to see what it rests on.</p>"
+        f"<b>does not hold</b> if it is at least {sure} sure that one of them is wrong, however many there are "
+        "(Bonferroni), and is <b>undecided</b> otherwise. “At least level” forgives "
+        f"{MARGIN:g} point. A run that broke down counts as guessing. The paper's STE has the identity surrogate; "
+        "where that matters, the verdict against the strongest STE stands beside. Open a claim to see what it rests "
+        "on.</p>"
     )
     return told + "".join(_claims_of(scale, judged, len(found) > 1) for scale, judged in found)
 
@@ -142,8 +143,8 @@ def _verdict(verdict: Verdict, statements: tuple[Statement, ...], said: str) -> 
     told = ", ".join(f"{counts[v]} {_plural(v, counts[v])}" for v in MARKS if counts[v])
     low = weakest(statements)
     sure = "" if low is None else f"{percent(low)} sure"
-    if verdict == "does not hold" and low is not None:
-        sure = f"{percent(1 - low)} sure that one is wrong"
+    if verdict == "does not hold":
+        sure = f"{percent(refuted(statements) or 0.0)} sure that one is wrong"
     elif verdict == "undecided" and low is not None:
         sure = f"the weakest is {sure}"
     rest = f"<small>{told}{f'; {sure}' if sure else ''}</small>" if verdict != "no runs" else ""
