@@ -16,7 +16,7 @@ from dataclasses import replace
 from stompp.recipes.grids import BIREALS, LEARNING_RATES, REFRESH_RATES, RESNETS, SCHEDULES, Scale, Spec
 
 from .catalog import EXPERIMENTS, recipe_of
-from .dynamics import sawtooth, site_count, swoop
+from .dynamics import folded, site_count, swoop, tooth
 from .evidence import MARGIN, Claim, Evidence, Statement, compare
 from .runs import Run
 from .statistics import slope
@@ -205,12 +205,20 @@ def _c9(e: Evidence) -> Claim:
         "A/W": Spec(method="bnn-hybrid-aw"),
         "global StoMPP": replace(base, order="global"),
     }
-    heights: dict[str, list[float]] = {}
+    by_method: dict[str, dict[int, list[float]]] = {}  # folded curves by seed
     for name, spec in methods.items():
-        runs = e.runs(spec)
-        own = [site_count(run) if spec.order == "layerwise" else 0 for run in runs]
-        found = [sawtooth(run, n or sites) for run, n in zip(runs, own) if n or sites]
-        heights[name] = [h for h in found if h is not None]
+        own = {run.seed: (run, site_count(run) if spec.order == "layerwise" else 0) for run in e.runs(spec)}
+        curves = {seed: folded(run, n or sites) for seed, (run, n) in own.items() if n or sites}
+        by_method[name] = {seed: c for seed, c in curves.items() if c is not None}
+    usual = by_method["StoMPP"]
+    heights = {
+        name: [
+            height
+            for seed, c in curves.items()
+            if (height := tooth(c, [other for k, other in usual.items() if k != seed])) is not None
+        ]
+        for name, curves in by_method.items()
+    }
     statements = [
         compare(f"the sawtooth of {a} is higher than that of {b}", (1, heights[a]), (-1, heights[b]))
         for a, b in (("StoMPP", "STE (identity)"), ("StoMPP", "STE (clip)"), ("W/A (clip)", "STE (clip)"))

@@ -32,13 +32,12 @@ def curve(run: Run) -> list[Point]:
     return points
 
 
-def sawtooth(run: Run, sites: int) -> float | None:
-    """Return the height of the sawtooth, in points of accuracy of the current view; None without enough points.
+def folded(run: Run, sites: int) -> list[float] | None:
+    """Return the current view's mean distance from its trend in each quarter of a window; None without enough points.
 
-    The curve's trend, a running mean over one window of `sites` equal ones, is taken off. What is left is folded onto a
-    single window. A sawtooth with the windows' period adds up there, whatever else goes up and down averages out; its
-    height is the difference between the highest and the lowest quarter of the window. A run that broke down has no
-    curve to its end, and so no windows.
+    The trend is a running mean over one window of `sites` equal ones. What is left is folded onto a single window: a
+    sawtooth with the windows' period adds up there, and whatever else goes up and down averages out. A run that broke
+    down has no curve to its end, and so no windows.
     """
     points = curve(run) if run.diverged is None else []
     steps = points[-1].step if points else 0
@@ -49,15 +48,31 @@ def sawtooth(run: Run, sites: int) -> float | None:
     reach = math.ceil((per_window - 1) / 2)
     edge = (per_window - (2 * reach - 1)) / 2  # the outermost points count in part, so that the mean is of one window
     weights = [edge, *[1.0] * (2 * reach - 1), edge]
-    folded: list[list[float]] = [[] for _ in range(PHASES)]
+    parts: list[list[float]] = [[] for _ in range(PHASES)]
     for i in range(reach, len(points) - reach):
         point = points[i]
         trend = sum(w * p.current for w, p in zip(weights, points[i - reach : i + reach + 1])) / per_window
         start, end = next(span for span in spans if span[0] < point.step <= span[1])
         phase = (point.step - start) / (end - start)
-        folded[min(PHASES - 1, math.ceil(phase * PHASES) - 1)].append(point.current - trend)
-    means = [statistics.fmean(part) for part in folded if part]
-    return max(means) - min(means) if len(means) == PHASES else None
+        parts[min(PHASES - 1, math.ceil(phase * PHASES) - 1)].append(point.current - trend)
+    return [statistics.fmean(part) for part in parts] if all(parts) else None
+
+
+def tooth(window: list[float], others: list[list[float]]) -> float | None:
+    """Return how high a folded curve's tooth is, in points of accuracy; None where there is nothing to go by.
+
+    Where in a window teeth are high and where low is read off `others`, folded curves of other runs: of the four
+    quarters of a curve without teeth one is always the highest, by chance, and it is another one in another run.
+
+    >>> tooth([0.9, 0.1, -0.7, -0.3], [[1.1, -0.2, -0.6, -0.3]])
+    1.6
+    >>> tooth([-0.5, 0.1, 0.6, -0.2], [[1.1, -0.2, -0.6, -0.3]])
+    -1.1
+    """
+    if not others:
+        return None
+    usual = [statistics.fmean(quarter) for quarter in zip(*others)]
+    return window[usual.index(max(usual))] - window[usual.index(min(usual))]
 
 
 def swoop(run: Run) -> float | None:
