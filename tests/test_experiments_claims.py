@@ -245,6 +245,7 @@ BROKEN: list[tuple[str, dict[Spec, float], list[str]]] = [
     ("C6", {Spec(R18, "bnn-hybrid-aw"): 29}, ["ResNet-8: hybrid A/W above STE (identity)"]),
     ("C7", {lr("bnn-ste", 0.05): 60}, ["lr 0.05: StoMPP above STE (identity)"]),
     ("C7", {lr("bnn-ste", 0.1): 20}, ["the gain at lr 0.001 is larger than at lr 0.1"]),
+    ("C7", {lr("bnn-ste", 0.05): 20}, ["the gain at lr 0.001 is larger than at lr 0.05"]),
     (
         "C8",
         {at(s, 10_000): 60 for s in SCHEDULES},
@@ -269,7 +270,7 @@ BROKEN: list[tuple[str, dict[Spec, float], list[str]]] = [
         "C10",
         {Spec(R18, "bnn-ste", epochs=e): v for e, v in zip(EPOCHS, (42, 38, 33, 27, 20))},
         [
-            "ResNet-8: STE (identity) gains with every doubling of the epochs",
+            "ResNet-8: STE (identity) gains with longer training, by the trend over doublings",
             "ResNet-8: StoMPP is ahead of STE (identity) after 3 epochs",
         ],
     ),
@@ -716,9 +717,11 @@ def as_published() -> dict[str, Claim]:
 def test_papers_tables_bear_out_its_claims_but_for_imagenet(as_published: dict[str, Claim]) -> None:
     assert list(as_published) == list(CLAIMS)
     verdicts = {name: claim.verdict for name, claim in as_published.items()}
-    assert {n for n, v in verdicts.items() if v == "holds"} == {"C2", "C3", "C4", "C5", "C6", "C7", "C11", "C12"}
+    assert {n for n, v in verdicts.items() if v == "holds"} == {"C3", "C4", "C5", "C6", "C7", "C11", "C12"}
     assert {n for n, v in verdicts.items() if v == "no runs"} == {"C8", "C9", "C10"}  # figures, without numbers
     assert failing(as_published["C1"].statements) == ["ResNet-18 on imagenet: StoMPP above STE (identity)"]
+    level = "on imagenet: StoMPP at least level with STE (within 1 point)"
+    assert failing(as_published["C2"].statements) == [f"ResNet-18 {level}"]
 
 
 def test_paper_scale_judges_set_by_set(as_published: dict[str, Claim]) -> None:
@@ -729,6 +732,7 @@ def test_paper_scale_judges_set_by_set(as_published: dict[str, Claim]) -> None:
     assert len(only.statements) == 5  # of the other sets there are no runs
     assert all("on cifar100" in s.text for s in only.statements)
     assert only.verdict == "holds"
+    assert len(as_published["C2"].statements) == 3 * 3
 
 
 def test_judge_returns_every_claim_in_order() -> None:

@@ -6,6 +6,7 @@ import math
 import random
 import statistics
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -147,6 +148,12 @@ def test_swoop_comes_through_noise() -> None:
 def test_swoop_needs_six_points() -> None:
     assert swoop(drawn(rise_dip_rise, epochs=5, per_epoch=1)) is None
     assert swoop(drawn(rise_dip_rise, epochs=6, per_epoch=1)) is not None
+
+
+def test_line_without_a_step_is_passed_over() -> None:
+    run = drawn(teeth(13, 5.0))
+    run.epochs[5] = replace(run.epochs[5], step=0)
+    assert height(run, 13) == pytest.approx(3.75, rel=0.05)
 
 
 def test_run_that_broke_down_has_no_shape() -> None:

@@ -28,15 +28,14 @@ def _c1(e: Evidence) -> Claim:
     def statements(data: str, rival: Callable[[Spec], Spec]) -> list[Statement]:
         ours = [Spec(n, "bnn-stompp", data) for n in RESNETS]
         theirs = [rival(Spec(n, "bnn-ste", data)) for n in RESNETS]
-        told = "" if e.scale == "mini" else f" on {data}"
+        told = _on(e, data)
         found = [e.above(o, t, f"{e.name(o)}{told}: StoMPP above STE ({e.surrogate(t)})") for o, t in zip(ours, theirs)]
         for i in (1, 2):
             text = f"the gain on {e.name(ours[i])} is larger than on {e.name(ours[0])}{told}"
             found.append(e.compare(text, (1, ours[i]), (-1, theirs[i]), (-1, ours[0]), (1, theirs[0])))
         return found
 
-    sets = ["cifar10"] if e.scale == "mini" else ["cifar10", "cifar100", "imagenet"]
-    known = [d for d in sets if any(e.accuracy(Spec(n, "bnn-stompp", d)) for n in RESNETS)] or sets[:1]
+    known = _sets_with(e, "bnn-stompp")
     return Claim(
         "C1",
         "BNN: StoMPP beats STE, and the gain grows with depth",
@@ -46,13 +45,22 @@ def _c1(e: Evidence) -> Claim:
 
 
 def _c2(e: Evidence) -> Claim:
-    data = "cifar10" if e.scale == "mini" else "cifar100"
-    pairs = [(Spec(n, "bwn-stompp", data), Spec(n, "bwn-ste", data)) for n in RESNETS]
+    pairs = [(Spec(n, "bwn-stompp", d), Spec(n, "bwn-ste", d)) for d in _sets_with(e, "bwn-stompp") for n in RESNETS]
     return Claim(
         "C2",
         "BWN: StoMPP is at least level with STE",
-        tuple(e.level(o, t, f"{e.name(o)}: StoMPP at least level with STE") for o, t in pairs),
+        tuple(e.level(o, t, f"{e.name(o)}{_on(e, o.data)}: StoMPP at least level with STE") for o, t in pairs),
     )
+
+
+def _sets_with(e: Evidence, method: str) -> list[str]:
+    """Return the data sets of the main table that a method was trained on, or the first of them."""
+    sets = ["cifar10"] if e.scale == "mini" else ["cifar10", "cifar100", "imagenet"]
+    return [d for d in sets if any(e.accuracy(Spec(n, method, d)) for n in RESNETS)] or sets[:1]
+
+
+def _on(e: Evidence, data: str) -> str:
+    return "" if e.scale == "mini" else f" on {data}"
 
 
 def _nets(e: Evidence) -> tuple[str, ...]:
@@ -108,13 +116,14 @@ def _c4(e: Evidence) -> Claim:
 
 
 def _c5(e: Evidence) -> Claim:
+    """Not in reverse order, where the paper's own numbers say the contrary (66.6 against 68.4 on ResNet-50)."""
     n = _nets(e)[-1]
     found = []
     for order in ("layerwise", "global"):
         ours = Spec(n, "bwn-stompp", order=order)
         text = f"{e.name(ours)}, {order}: stochastic policy at least level with deterministic"
         found.append(e.level(ours, replace(ours, policy="deterministic"), text))
-    return Claim("C5", "BWN: stochastic ≥ deterministic at depth", tuple(found))
+    return Claim("C5", "BWN: stochastic ≥ deterministic at depth, in layerwise and in global order", tuple(found))
 
 
 def _c6(e: Evidence) -> Claim:
@@ -138,9 +147,10 @@ def _c7(e: Evidence) -> Claim:
             e.above(ours[lr], theirs[lr], f"lr {lr:g}: StoMPP above STE ({e.surrogate(theirs[lr])})")
             for lr in LEARNING_RATES
         ]
-        low, high = LEARNING_RATES[0], LEARNING_RATES[-1]
-        text = f"the gain at lr {low:g} is larger than at lr {high:g}"
-        found.append(e.compare(text, (1, ours[low]), (-1, theirs[low]), (-1, ours[high]), (1, theirs[high])))
+        low, *others = LEARNING_RATES
+        for high in others:
+            text = f"the gain at lr {low:g} is larger than at lr {high:g}"
+            found.append(e.compare(text, (1, ours[low]), (-1, theirs[low]), (-1, ours[high]), (1, theirs[high])))
         return tuple(found)
 
     return Claim(
@@ -260,7 +270,7 @@ def _c10(e: Evidence) -> Claim:
             (best, f"STE ({e.surrogate(Spec(n, best))})", (strong,)),
         ):
             points = series(n, method)
-            text = f"{name}: {told} gains with every doubling of the epochs"
+            text = f"{name}: {told} gains with longer training, by the trend over doublings"
             doublings = [(math.log2(epochs), statistics.fmean(values)) for epochs, values in points]
             trend = slope(*zip(*doublings)) if len(doublings) > 1 else None
             for statements in into:

@@ -52,7 +52,9 @@ def folded(run: Run, sites: int) -> list[float] | None:
     for i in range(reach, len(points) - reach):
         point = points[i]
         trend = sum(w * p.current for w, p in zip(weights, points[i - reach : i + reach + 1])) / per_window
-        start, end = next(span for span in spans if span[0] < point.step <= span[1])
+        start, end = next((span for span in spans if span[0] < point.step <= span[1]), (0, 0))
+        if not end:  # a step that no window has: the line is damaged
+            continue
         phase = (point.step - start) / (end - start)
         parts[min(PHASES - 1, math.ceil(phase * PHASES) - 1)].append(point.current - trend)
     return [statistics.fmean(part) for part in parts] if all(parts) else None
