@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import shlex
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -235,9 +236,38 @@ def test_finished_are_the_jobs_with_a_result(tmp_path: Path) -> None:
     (broken / "DIVERGED").write_text('{"reason": "the loss is not finite at step 9"}')
     write_run(tmp_path, recipes[0], 5)  # nobody asked for it
     jobs = [Job(recipe, 0) for recipe in recipes]
-    found = experiments.finished([*jobs, jobs[0]], tmp_path)
+    found = experiments.finished([*jobs, jobs[0]], tmp_path, Console(quiet=True))
     assert [(run.recipe, run.seed) for run in found] == [(recipes[0], 0), (recipes[2], 0)]
     assert found[1].final() == 10.0
+
+
+def test_on_disk_is_every_run_of_every_experiment_whichever_command_trained_it(tmp_path: Path) -> None:
+    swept, usual = mini.recipe(Spec(schedule="linear", refresh=10)), mini.recipe(Spec(method="bwn-ste"))
+    for recipe, seed in ((swept, 0), (usual, 7), (usual, 10)):
+        write_run(tmp_path, recipe, seed)
+    (tmp_path / usual.name / "seed-old").mkdir()
+    write_run(tmp_path, "resnet8-digits-bnn-stompp", 0)  # of no experiment
+    assert set(experiments.on_disk("mini", tmp_path)) == {Job(swept, 0), Job(usual, 7), Job(usual, 10)}
+    assert experiments.on_disk("paper", tmp_path) == []
+    assert experiments.on_disk("mini", tmp_path / "nowhere") == []
+
+
+def test_finished_leaves_out_what_is_damaged_or_a_copy_and_says_so(tmp_path: Path) -> None:
+    """A run of another seed must not count twice, nor one bad folder take the tables from the others."""
+    recipe = mini.recipe(Spec(method="bnn-ste"))
+    whole = write_run(tmp_path, recipe, 0)
+    shutil.copytree(whole, whole.with_name("seed1"))
+    cut = write_run(tmp_path, recipe, 2)
+    (cut / "recipe.json").write_text((cut / "recipe.json").read_text()[:50])
+    short = write_run(tmp_path, recipe, 3)
+    (short / "metrics.jsonl").write_bytes((short / "metrics.jsonl").read_bytes()[:-40])
+    console = Console(file=io.StringIO(), width=80)
+    found = experiments.finished(experiments.on_disk("mini", tmp_path), tmp_path, console)
+    assert [run.seed for run in found] == [0]
+    told = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
+    assert any(f"{recipe.name}, seed 1 was left out" in line and "seed is 0 there and 1 here" in line for line in told)
+    assert any(f"{recipe.name}, seed 2 was left out" in line and "is damaged" in line for line in told)
+    assert any(f"{recipe.name}, seed 3: it is marked as finished" in line for line in told)
 
 
 def test_chosen_are_known_experiments_each_once() -> None:

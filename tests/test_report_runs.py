@@ -60,6 +60,7 @@ DAMAGE = {
     "a list": "[1, 2]",
     "no accuracy": '{"epoch": 2, "test": {}}',
     "accuracy not finite": None,
+    "step not finite": None,
     "epoch not a number": '{"epoch": "2"}',
     "deep": "[" * 100_000,
 }
@@ -72,7 +73,10 @@ def test_find_runs_skips_a_damaged_line_with_a_note(tmp_path: Path, damage: str)
     bad = DAMAGE[damage]
     if bad is None:
         line = json.loads(lines[2])
-        line["test"]["binary"]["accuracy"] = float("nan")
+        if damage == "accuracy not finite":
+            line["test"]["binary"]["accuracy"] = float("nan")
+        else:
+            line["between"] = [{"step": float("inf"), "current": 50.0, "binary": 50.0}]
         bad = json.dumps(line)
     lines[2] = bad
     (folder / "metrics.jsonl").write_text("\n".join(lines) + "\n")

@@ -259,7 +259,8 @@ def reproduce(arguments: list[str]) -> int:
         console=console,
     )
     out = given.out / f"{given.scale}-tables"
-    files = experiments.write(names, given.scale, experiments.finished(jobs, options.runs), out, console)
+    found = experiments.finished(experiments.on_disk(given.scale, options.runs), options.runs, console)
+    files = experiments.write(names, given.scale, found, out, console)
     if files:
         console.print(f"tables are in {out}; `stompp report {options.runs}` shows the runs themselves", highlight=False)
     return outcome.exit_code

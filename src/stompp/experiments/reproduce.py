@@ -43,11 +43,40 @@ def listing(console: Console) -> None:
     console.print("Runs are recipes × seeds; what several experiments need is trained once.", style="dim")
 
 
-def finished(jobs: Iterable[Job], runs: Path) -> list[Run]:
-    """Return the runs among the jobs that have a result."""
-    folders = ((job, job.folder(runs)) for job in dict.fromkeys(jobs))
-    found = (read_run(folder.path) for _, folder in folders if folder.done or folder.divergence() is not None)
-    return [run for run in found if run.ended]
+def on_disk(scale: Scale, runs: Path) -> list[Job]:
+    """Return every run of any experiment at a scale that has a folder, whichever command trained it.
+
+    Tables and claims are made of all of them: a claim may need the runs of two experiments.
+    """
+    found = []
+    for recipe in dict.fromkeys(recipe for e in EXPERIMENTS.values() for recipe in e.recipes(scale).values()):
+        seeds = (path.name.removeprefix("seed") for path in (runs / recipe.name).glob("seed*"))
+        found += [Job(recipe, seed) for seed in sorted(int(s) for s in seeds if s.isdecimal())]
+    return found
+
+
+def finished(jobs: Iterable[Job], runs: Path, console: Console) -> list[Run]:
+    """Return the runs among the jobs that have a result, and say what is left out because it is damaged."""
+    found = []
+    for job in dict.fromkeys(jobs):
+        folder = job.folder(runs)
+        if not folder.done and folder.divergence() is None:
+            continue
+        try:
+            folder.refuse_others(job.recipe, job.seed)
+            run = read_run(folder.path)
+        except UsageError as error:
+            _tell(f"{job} was left out: {error}", console)
+            continue
+        for note in run.notes:
+            _tell(f"{job}: {note}", console)
+        if run.ended:
+            found.append(run)
+    return found
+
+
+def _tell(text: str, console: Console) -> None:
+    console.print(text, highlight=False, markup=False, soft_wrap=True)
 
 
 def write(names: Sequence[str], scale: Scale, runs: Iterable[Run], out: Path, console: Console) -> list[Path]:
@@ -82,7 +111,7 @@ def _draw(names: Sequence[str], evidence: Evidence, out: Path, console: Console)
     try:
         return [path for figure in figures_of(names) for path in figure(evidence, out)]
     except NoMatplotlib as error:
-        console.print(str(error), highlight=False, markup=False)  # or else [report] is taken for a style
+        _tell(str(error), console)
         return []
 
 

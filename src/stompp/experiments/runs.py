@@ -166,7 +166,7 @@ def _read_epochs(path: Path, notes: list[str]) -> list[Epoch]:
             continue
         try:
             epoch = _epoch(json.loads(line))
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError):
             skipped.append(number)
         else:
             found[epoch.number] = epoch

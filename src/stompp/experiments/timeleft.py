@@ -42,7 +42,7 @@ def read_progress(file: Path) -> Progress | None:
             [str(name) for name in row["moving"]],
             float(row["seconds"]) + float(row["evaluation_seconds"]),
         )
-    except (KeyError, TypeError, ValueError):
+    except (KeyError, TypeError, ValueError, OverflowError):
         return None
 
 

@@ -96,7 +96,7 @@ class RunFolder:
         try:
             content = json.loads(self.recipe_file.read_text())
             return Recipe.from_dict(content["recipe"]), int(content["seed"])
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, OverflowError) as error:
             raise UsageError(
                 f"{self.recipe_file} is damaged, or of another version ({_reason(error)}); bring it back, or move the "
                 "run folder away to start anew"
