@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -180,6 +181,18 @@ def test_dry_run_tells_states_counts_and_steps(tmp_path: Path) -> None:
     assert "3 runs: 1 finished, 1 unfinished, 1 new; 110 steps to train" in told
 
 
+def test_dry_run_counts_what_is_tried_again_only_if_asked(tmp_path: Path) -> None:
+    job = Job(STE, 0)
+    folder = train_a_bit(job, tmp_path, 1)
+    worker.note_failure(folder, "ValueError: it hurt")
+    plain, again = quiet(), quiet()
+    dry_run([job], tmp_path, plain)
+    dry_run([job], tmp_path, again, retry_failed=True)
+    assert f"failed      {job}: ValueError: it hurt\n1 runs: 1 failed; 0 steps to train" in plain.file.getvalue()
+    assert f"failed      {job}: 44 steps after epoch 1; before: ValueError: it hurt\n" in again.file.getvalue()
+    assert "44 steps to train" in again.file.getvalue()
+
+
 def test_grid_runs_what_is_missing_and_nothing_else(tmp_path: Path) -> None:
     jobs = [Job(STE, seed) for seed in range(5)]
     train_a_bit(jobs[0], tmp_path, 3)
@@ -272,6 +285,35 @@ def test_grid_leaves_what_another_process_trains(tmp_path: Path) -> None:
     assert pretender.started == [jobs[2]]
     assert [r.state for r in outcome.reports] == ["in use", "blocked", "finished"]
     assert outcome.exit_code == 1
+
+
+@pytest.mark.parametrize(
+    ("left", "state", "trained_here"),
+    [("", "finished", True), ("DONE", "finished", False), ("DIVERGED", "diverged", False)],
+)
+def test_grid_takes_up_what_another_process_lets_go(tmp_path: Path, left: str, state: str, trained_here: bool) -> None:
+    """Whether that one was killed, finished its run or saw it break down; what starts from the run may go on then."""
+    jobs = [Job(FLOAT, 0), Job(FROM_FLOAT, 0), *(Job(STE, seed) for seed in range(2))]
+    folder = train_a_bit(jobs[0], tmp_path, 1)
+    with ExitStack() as lock:
+
+        class Other(Pretender):
+            def wait(self, seconds: float) -> list[End]:
+                if left:
+                    (folder.path / left).write_text('{"reason": "boom"}')
+                lock.close()
+                return super().wait(seconds)
+
+        lock.enter_context(folder.locked())
+        pretender = Other(tmp_path, slots=1)
+        outcome = run(jobs, tmp_path, executor=pretender, console=quiet())
+    assert (jobs[0] in pretender.started) == trained_here
+    found = {report.job: report.state for report in outcome.reports}
+    assert found == {
+        jobs[0]: state,
+        jobs[1]: "finished" if state == "finished" else "blocked",
+        **dict.fromkeys(jobs[2:], "finished"),
+    }
 
 
 def test_grid_takes_up_what_another_grid_finished_meanwhile(tmp_path: Path) -> None:
@@ -384,14 +426,26 @@ def test_time_left_is_measured_or_said_to_be_unknown(tmp_path: Path) -> None:
     found = Speeds([fast, *waiting, other]).total(2)
     assert found.unknown == 1
     assert str(found).startswith("more than 50 s left")
-    kin = tracked(STOMPP, "waiting", tmp_path)  # the same net and data: about as fast
+    kin = tracked(STE.changed(lr=0.5), "waiting", tmp_path)  # as fast as any rate
     assert Speeds([fast, kin]).total(1).seconds == pytest.approx(50, abs=1)
+    for unlike in (STOMPP, STOMPP.changed(order="global")):  # what is frozen needs no backward pass
+        assert Speeds([fast, tracked(unlike, "waiting", tmp_path)]).total(1).unknown == 1
 
 
-def test_time_left_knows_runs_of_an_earlier_grid(tmp_path: Path) -> None:
-    train_a_bit(Job(STE, 0), tmp_path, 3, seconds=3.5)
+def test_time_left_knows_runs_of_an_earlier_grid_on_this_machine(tmp_path: Path) -> None:
+    here, elsewhere = ({"device": device, "cpu": "A processor", "threads": 1} for device in ("cpu", "A GPU"))
+    waiting = tracked(STE, "waiting", tmp_path, 1)
+    folder = train_a_bit(Job(STE, 0), tmp_path, 3, seconds=3.5)
+    folder.env_file.write_text(json.dumps(here))
     before = tracked(STE, "finished", tmp_path, epochs=3)
-    assert Speeds([before, tracked(STE, "waiting", tmp_path, 1)]).total(2).seconds == pytest.approx(3 * 4)
+    assert str(Speeds([before, waiting]).total(2)) == "time left: measuring"  # what machine this is nobody knows yet
+
+    other = train_a_bit(Job(STOMPP, 0), tmp_path, 1)
+    ended = tracked(STOMPP, "finished", tmp_path, started=1.0, pace=5.0)
+    other.env_file.write_text(json.dumps(here))
+    assert Speeds([before, ended, waiting]).total(2).seconds == pytest.approx(3 * 4)
+    other.env_file.write_text(json.dumps(elsewhere))
+    assert Speeds([before, ended, waiting]).total(2).unknown == 1
 
 
 def test_pace_counts_only_epochs_trained_here(tmp_path: Path) -> None:
@@ -438,6 +492,19 @@ def test_table_of_hundreds_of_runs_fits_the_terminal(tmp_path: Path) -> None:
     assert "50.0" in told
     assert "layer1" in told
     assert "2 running, 30 finished, 368 waiting; " in told
+
+
+def test_table_shows_what_waits_in_a_clusters_queue_first(tmp_path: Path) -> None:
+    runs = [tracked(STE, "waiting", tmp_path, seed) for seed in range(100)]
+    for one in runs[50:]:
+        one.start(queued=True)
+    console = Console(file=io.StringIO(), width=140, height=24, force_terminal=True, color_system=None)
+    screen = Screen(runs, None, console)
+    with screen.live():
+        screen.update()
+    told = console.file.getvalue()
+    assert f"{STE.name}, seed 50 " in told
+    assert f"{STE.name}, seed 0 " not in told
 
 
 def test_plain_output_has_no_table(tmp_path: Path) -> None:

@@ -215,7 +215,7 @@ class _ReproduceArguments:
     dry_run: bool = False
     """say what would be trained and do nothing else"""
     retry_failed: bool = False
-    """train those again that failed before"""
+    """train those again that failed or broke down before"""
     out: Path = Path("results")
     """folder for tables and figures; they go to OUT/<scale>-tables"""
     run: tyro.conf.OmitArgPrefixes[_RunFlags] = _RunFlags(tensorboard=False)
@@ -245,7 +245,7 @@ def reproduce(arguments: list[str]) -> int:
     names = experiments.chosen(given.names)
     jobs = catalog.jobs_of(names, given.scale, given.seeds)
     if given.dry_run:
-        grid.dry_run(jobs, options.runs, console)
+        grid.dry_run(jobs, options.runs, console, retry_failed=given.retry_failed)
         return 0
     outcome = grid.run(
         jobs,

@@ -46,6 +46,7 @@ State = Literal["finished", "diverged", "unfinished", "new", "failed", "foreign"
 TO_DO = ("unfinished", "new")
 ACTIVE = ("running", "queued")
 WITH_RESULT = ("finished", "diverged")
+RETRIED = ("failed", "diverged")  # only if asked
 
 
 @dataclass(frozen=True)
@@ -182,15 +183,19 @@ def run(
     return grid.run(deadline)
 
 
-def dry_run(jobs: Sequence[Job], runs: Path, console: Console | None = None) -> list[Planned]:
+def dry_run(
+    jobs: Sequence[Job], runs: Path, console: Console | None = None, *, retry_failed: bool = False
+) -> list[Planned]:
     """Print what `run` would do, and do nothing."""
     console = console or Console()
     planned = plan(jobs, runs)
     counts = Counter(p.state for p in planned)
-    steps = {p.job: steps_left(p) for p in planned if p.state in TO_DO}
+    to_do = (*TO_DO, *RETRIED) if retry_failed else TO_DO
+    steps = {p.job: steps_left(p) for p in planned if p.state in to_do}
     for p in planned:
         told = f"{steps[p.job]:,d} steps" if p.job in steps else ""
-        told += f" after epoch {p.epochs}" if p.state == "unfinished" else ""
+        told += f" after epoch {p.epochs}" if told and p.epochs else ""
+        told += f"; before: {p.note}" if told and p.note else ""
         console.print(
             f"{p.state:10s}  {p.job}: {told or p.note or 'nothing to do'}",
             highlight=False,
@@ -226,7 +231,9 @@ class Grid:
         self._runs, self._executor, self._options = runs, executor, options
         self._jobs = [p.job for p in planned]
         self._needs = {p.job: p.needs for p in planned}
-        self._retry = {p.job for p in planned if retry_failed and p.state in ("failed", "diverged")}
+        self._retry = {p.job for p in planned if retry_failed and p.state in RETRIED}
+        # Other processes train these, on this machine: their end can be seen.
+        self._watched = {p.job for p in planned if p.state == "in use"}
         self._tracked: dict[Job, Tracked] = {}
         for p in planned:
             state = "waiting" if p.state in TO_DO or p.job in self._retry else p.state
@@ -261,6 +268,9 @@ class Grid:
 
     def _start_ready(self) -> None:
         """Start as many runs as there is room for, each after another look at its folder."""
+        for job in [job for job in self._watched if self._tracked[job].folder.in_use_by() is None]:
+            self._watched.remove(job)
+            self._take_back(job)
         room = self._executor.slots - sum(t.state in ACTIVE for t in self._tracked.values())
         starts: list[Start] = []
         for key, job in enumerate(self._jobs):
@@ -270,15 +280,26 @@ class Grid:
             if tracked.state != "waiting" or not self._has_what_it_needs(job):
                 continue
             now = look(job, self._runs)
-            if now.state in TO_DO or (now.state in ("failed", "diverged") and job in self._retry):
+            if now.state in TO_DO or (now.state in RETRIED and job in self._retry):
                 tracked.epochs = now.epochs
                 tracked.start(queued=self._executor.queues)
                 self._screen.started(tracked)
                 starts.append(Start(key, job.recipe, replace(self._options, seed=job.seed, runs=self._runs)))
-            else:  # another grid has been there meanwhile
+            else:  # another grid has been there meanwhile, or is there now
                 tracked.end(now.state, now.note)
                 self._screen.ended(tracked)
+                if now.state == "in use":
+                    self._watched.add(job)
         self._executor.start(starts)
+
+    def _take_back(self, job: Job) -> None:
+        """Go on with a run that another process has let go, or note how it ended there."""
+        tracked, now = self._tracked[job], look(job, self._runs)
+        if now.state in TO_DO:
+            tracked.state, tracked.note, tracked.epochs = "waiting", "", now.epochs
+        else:
+            tracked.end(now.state, now.note)
+            self._screen.ended(tracked)
 
     def _has_what_it_needs(self, job: Job) -> bool:
         needs = self._needs[job]
@@ -306,6 +327,8 @@ class Grid:
             now = look(job, self._runs)
             told = "in use" if code == worker.BUSY else "foreign"
             tracked.end(told, now.note if now.state == told else "by another process")
+            if now.state == "in use":
+                self._watched.add(job)
         elif number and (self._stopped_by is not None or number in worker.LET_GO):
             tracked.end("stopped", f"stopped by {signal.Signals(number).name}")
         else:
@@ -330,8 +353,8 @@ class Grid:
         """Give those a last look that others were busy with, and those that waited for them."""
         for job, tracked in self._tracked.items():
             needs = self._needs[job]
-            if tracked.state == "in use" and tracked.folder.done:
-                tracked.end("finished", "")
+            if tracked.state == "in use" and (now := look(job, self._runs)).state in WITH_RESULT:
+                tracked.end(now.state, now.note)
             if tracked.state == "waiting" and self._stopped_by is None and needs is not None:
                 tracked.end("blocked", f"it starts from {needs}, which is {self._tracked[needs].state}")
 

@@ -131,8 +131,8 @@ class Screen:
             return self._runs
         running = [run for run in self._runs if run.state == "running"]
         ended = sorted((run for run in self._runs if run.ended), key=lambda run: -run.ended)
-        waiting = [run for run in self._runs if run.state == "waiting"]
-        kept = {id(run) for run in [*running, *ended[:5], *waiting][:rows]}
+        next_ones = [run for state in ("queued", "waiting") for run in self._runs if run.state == state]
+        kept = {id(run) for run in [*running, *ended[:5], *next_ones][:rows]}
         return [run for run in self._runs if id(run) in kept]
 
 

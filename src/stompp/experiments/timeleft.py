@@ -8,6 +8,7 @@ import os
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,12 @@ from stompp.recipes.schema import Recipe
 from stompp.training.folder import RunFolder
 
 TAIL = 1 << 16  # bytes of metrics.jsonl to look for the last line in, to begin with
-# A step takes about as long in two recipes that agree in these.
-SPEED = ("model", "width", "data", "limit_train", "batch_size", "eval_train", "precision", "optimizer", "ovsw")
+# An epoch takes about as long in two recipes that agree in these. The rule is among them: what is frozen needs no
+# backward pass, so that layerwise order takes less than half the time of global order.
+KIND = (
+    *("model", "width", "data", "limit_train", "batch_size", "precision", "optimizer", "eval_train", "evals_per_epoch"),
+    *("weights", "activations", "frozen_grad", "order", "policy", "ovsw"),
+)
 
 
 @dataclass(frozen=True)
@@ -77,6 +82,11 @@ class Tracked:
     ended: float = 0.0
     pace: float | None = None  # seconds an epoch took here, with its share of the start
     _log: int = 0  # when the log was last written to, before the start
+
+    @cached_property
+    def kind(self) -> tuple[Any, ...]:
+        """What its speed depends on, of its recipe."""
+        return tuple(getattr(self.recipe, name) for name in KIND)
 
     def start(self, queued: bool = False) -> None:
         """Note that it starts now, or as soon as there is a machine for it."""
@@ -145,15 +155,16 @@ def duration(seconds: float) -> str:
 
 
 class Speeds:
-    """Seconds per epoch of every recipe that was measured: in this grid, or else in runs that finished before it."""
+    """Seconds per epoch of every kind of run that was measured: in this grid, or before it on the same machine."""
 
     def __init__(self, runs: Iterable[Tracked]) -> None:
         self._runs = list(runs)
         self._earlier: dict[Path, float | None] = {}
+        self._machines: dict[tuple[Path, float], tuple[Any, ...]] = {}
 
     def left(self, run: Tracked) -> float | None:
         """Return the seconds that a running or waiting run still takes; None if nobody knows."""
-        pace = run.pace or self._pace(run.recipe)
+        pace = run.pace or self._pace(run)
         if pace is None:
             return None
         seconds = pace * (run.recipe.epochs - run.epoch)
@@ -175,18 +186,24 @@ class Speeds:
                 last = max(last, end)
         return TimeLeft(last, sum(seconds is None for seconds in running + waiting))
 
-    def _pace(self, recipe: Recipe) -> float | None:
-        paced = [run for run in self._runs if run.pace is not None]
-        kin = [getattr(recipe, name) for name in SPEED]
-        for same in (
-            [run for run in paced if run.recipe == recipe],
-            [run for run in paced if [getattr(run.recipe, name) for name in SPEED] == kin],
-        ):
+    def _pace(self, wanted: Tracked) -> float | None:
+        here = [run for run in self._runs if run.pace is not None]
+        for same in ([run for run in here if run.recipe == wanted.recipe], [r for r in here if r.kind == wanted.kind]):
             if same:
                 return sum(run.pace or 0.0 for run in same) / len(same)
-        before = [run for run in self._runs if run.state == "finished" and run.recipe == recipe]
-        before += [run for run in self._runs if run.recipe == recipe and run.epochs and run.pace is None]
-        return self._measured_before(before[0].folder.metrics_file) if before else None
+        machines = {self._machine(run) for run in here}
+        before = (run for run in self._runs if run.pace is None and run.epochs and run.kind == wanted.kind)
+        found = [self._measured_before(run.folder.metrics_file) for run in before if self._machine(run) in machines]
+        known = [pace for pace in found if pace is not None]
+        return sum(known) / len(known) if known else None
+
+    def _machine(self, run: Tracked) -> tuple[Any, ...]:
+        """Return what a run was trained on: a folder may come from a faster machine than this one."""
+        key = run.folder.path, run.started
+        if key not in self._machines:
+            found = run.folder.read_environment()
+            self._machines[key] = tuple(found.get(name) for name in ("device", "cpu", "threads", "processes"))
+        return self._machines[key]
 
     def _measured_before(self, file: Path) -> float | None:
         """Return the mean seconds of an epoch of a run that an earlier grid trained."""
