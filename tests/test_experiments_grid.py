@@ -188,7 +188,7 @@ def test_dry_run_counts_what_is_tried_again_only_if_asked(tmp_path: Path) -> Non
     plain, again = quiet(), quiet()
     dry_run([job], tmp_path, plain)
     dry_run([job], tmp_path, again, retry_failed=True)
-    assert f"failed      {job}: ValueError: it hurt\n1 runs: 1 failed; 0 steps to train" in plain.file.getvalue()
+    assert f"failed      {job}: ValueError: it hurt\n1 run: 1 failed; 0 steps to train" in plain.file.getvalue()
     assert f"failed      {job}: 44 steps after epoch 1; before: ValueError: it hurt\n" in again.file.getvalue()
     assert "44 steps to train" in again.file.getvalue()
 

@@ -25,7 +25,7 @@ class SlurmOptions:
     memory_gb: int | None = None
     """memory of a run; None is the cluster's default"""
     at_once: int = 64
-    """how many jobs may run at the same time"""
+    """how many jobs of an array may run at the same time; a grid is one array, and those begun later are others"""
     cluster: Literal["slurm", "local"] = "slurm"
     """local is submitit's imitation of a cluster on this machine, for tests"""
 

@@ -204,7 +204,9 @@ def dry_run(
         )
     told = ", ".join(f"{count} {state}" for state, count in counts.items())
     console.print(
-        f"{len(planned)} runs: {told}; {sum(steps.values()):,d} steps to train", highlight=False, soft_wrap=True
+        f"{len(planned)} run{'' if len(planned) == 1 else 's'}: {told}; {sum(steps.values()):,d} steps to train",
+        highlight=False,
+        soft_wrap=True,
     )
     return planned
 

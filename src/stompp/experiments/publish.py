@@ -62,7 +62,7 @@ class Arguments:
 def main(given: Arguments) -> None:
     """Collect, then write."""
     if given.collect is not None:
-        print(f"collected {len(collect([given.collect], given.results))} runs into {given.results}")
+        print(f"{len(collect([given.collect], given.results))} runs are new or changed in {given.results}")
     found = find_runs([given.results])
     evidence = Evidence(found.runs, SCALE)
     drawn = [figure for figure in (*FIGURES.values(), README) if figure(evidence, given.figures, ["svg"])]

@@ -15,6 +15,7 @@ import fcntl
 import json
 import os
 import platform
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -28,7 +29,8 @@ from stompp._version import __version__
 from stompp.errors import UsageError
 from stompp.recipes.schema import Recipe, differences
 
-BEFORE_A_RUN = (".lock", "recipe.json.tmp", "log.txt", "FAILED", "FAILED.tmp")  # all that precedes recipe.json
+BEFORE_A_RUN = (".lock", "recipe.json", "log.txt", "FAILED")  # all that there is before recipe.json is
+HALF_WRITTEN = re.compile(r"(?P<name>.+)\.(?P<process>[0-9]+)\.tmp")  # by `write_atomically`, killed on the way
 
 
 class InUse(UsageError):
@@ -148,14 +150,20 @@ class RunFolder:
             if other:
                 told = ", ".join(f"{name} is {a!r} there and {b!r} here" for name, (a, b) in other.items())
                 raise UsageError(f"{self.path} holds another run ({told}); it stays as it is. Choose another --runs")
-        elif self.path.is_dir() and any(p.name not in BEFORE_A_RUN for p in self.path.iterdir()):
+        elif self.path.is_dir() and any(
+            HALF_WRITTEN.sub(r"\g<name>", p.name) not in BEFORE_A_RUN for p in self.path.iterdir()
+        ):
             raise UsageError(
                 f"{self.path} has files in it but no recipe.json; it stays as it is. Choose another --runs"
             )
 
     def claim(self, recipe: Recipe, seed: int) -> None:
-        """Make the folder this run's, or refuse if it is another's."""
+        """Make the folder this run's, or refuse if it is another's; clear away what a killed process half wrote."""
         self.refuse_others(recipe, seed)
+        for path in self.path.glob("*.tmp"):
+            half = HALF_WRITTEN.fullmatch(path.name)
+            if half is not None and not _lives(int(half["process"])):
+                path.unlink(missing_ok=True)
         if not self.recipe_file.exists():
             write_atomically(self.recipe_file, json.dumps({"recipe": recipe.to_dict(), "seed": seed}, indent=2) + "\n")
 
@@ -195,9 +203,12 @@ class RunFolder:
 
 
 def write_atomically(path: Path, content: str | bytes) -> None:
-    """Write a whole file or nothing: to a temporary name, to the disk, then renamed."""
+    """Write a whole file or nothing: to a temporary name, to the disk, then renamed.
+
+    The name is this process's own, since others may be writing the same tables at the same time.
+    """
     data = content.encode() if isinstance(content, str) else content
-    temporary = path.with_name(path.name + ".tmp")
+    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
     try:
         with open(temporary, "wb") as file:
             file.write(data)
@@ -224,6 +235,17 @@ def environment(device: torch.device) -> dict[str, Any]:
         "commit": _commit(),
         "command": " ".join([_program(), *sys.argv[1:]]),
     }
+
+
+def _lives(process: int) -> bool:
+    """Tell whether a process of this machine is alive."""
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except (PermissionError, OverflowError):
+        pass
+    return True
 
 
 def _program() -> str:
