@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import signal
 import time
 import warnings
 from collections.abc import Iterator
@@ -18,6 +19,7 @@ from rich.console import Console
 from safetensors.torch import load_file
 
 from stompp.core.freeze import fully_binary, sites
+from stompp.core.freezer import Freezer
 from stompp.data import load
 from stompp.errors import Diverged, UsageError
 from stompp.recipes import Recipe, get
@@ -156,6 +158,30 @@ def test_writing_checkpoints_is_nobodys_time(tmp_path: Path, monkeypatch: pytest
     folder, _ = run(tiny("bnn-ste"), tmp_path, checkpoint_minutes=minutes)
     assert lost
     assert all(0 < share < 0.99 for row in folder.read_metrics() for share in row["time"].values())
+
+
+def test_epoch_that_was_interrupted_has_the_time_of_both_its_parts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    step, clock, late = Freezer.step, time.monotonic, 0.0
+
+    def stopping(freezer: Freezer, t: int) -> None:
+        nonlocal late
+        step(freezer, t)
+        if t in (3, 5):
+            late += 1000  # seconds pass
+        if t == 4 and late == 1000:
+            signal.raise_signal(signal.SIGTERM)
+
+    monkeypatch.setattr(Freezer, "step", stopping)
+    monkeypatch.setattr(loop.time, "monotonic", lambda: clock() + late)
+    assert not train(tiny(), options(tmp_path), Console(quiet=True)).finished
+    late = 5e5  # the machine has been off
+    folder, _ = run(tiny(), tmp_path)
+    first, second, _ = folder.read_metrics()
+    assert 2000 <= first["seconds"] < 2100
+    assert first["images_per_second"] == pytest.approx(256 / first["seconds"], abs=0.06)
+    assert second["seconds"] < 100
 
 
 def test_same_seed_gives_the_same_bits_and_another_does_not(trained: dict[str, RunFolder], tmp_path: Path) -> None:

@@ -217,7 +217,7 @@ class Training:
         self.right = torch.zeros((), dtype=torch.int64, device=self.device)
         self.bad_step = torch.tensor(-1, device=self.device)
         self.between: list[dict[str, float]] = []  # evaluations within this epoch
-        self.images_here = 0  # seen in this epoch since this process began
+        self.images_here = 0  # seen in this epoch
         self.epoch_began = time.monotonic()
         self.evaluation_seconds = 0.0  # of that time
         self.times.begin(self.t)
@@ -299,6 +299,7 @@ class Training:
             "loss_sum": self.loss_sum,
             "right": self.right,
             "between": self.between,
+            "clock": [self.images_here, time.monotonic() - self.epoch_began, self.evaluation_seconds],
             "rng": torch.get_rng_state(),
             "metrics_length": self.metrics.length,
         }
@@ -323,6 +324,8 @@ class Training:
             self.ovsw.load_state_dict(state["ovsw"])
         self.flips.load_state_dict(state["flips"])
         self.loss_sum, self.right, self.between = state["loss_sum"], state["right"], state["between"]
+        self.images_here, seconds, self.evaluation_seconds = state.get("clock", (0, 0.0, 0.0))  # 0.1.0 saved none
+        self.epoch_began = time.monotonic() - seconds
         torch.set_rng_state(state["rng"].cpu())
         self.t = int(state["t"])
         self.times.begin(self.t)
