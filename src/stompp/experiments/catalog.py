@@ -45,9 +45,13 @@ class Experiment:
         return {spec: recipe_of(spec, scale) for spec in self.specs(scale)}
 
     def jobs(self, scale: Scale, seeds: int | None = None) -> list[Job]:
-        """Return its runs, all recipes of a seed before the next seed."""
-        recipes = self.recipes(scale).values()
-        return [Job(recipe, seed) for seed in range(seeds or self.seeds) for recipe in recipes]
+        """Return its runs, all recipes of a seed before the next seed.
+
+        Wide nets, which answer a side question, take one seed unless more are asked for.
+        """
+        most = seeds or self.seeds
+        wanted = {recipe: seeds or (1 if spec.wide else most) for spec, recipe in self.recipes(scale).items()}
+        return [Job(recipe, seed) for seed in range(most) for recipe, count in wanted.items() if seed < count]
 
 
 @cache

@@ -109,13 +109,13 @@ def there(experiment: Experiment, evidence: Evidence) -> str:
     runs = {(run.recipe, run.seed): run for spec in recipes for run in evidence.runs(spec)}
     jobs = experiment.jobs(evidence.scale)
     have = Counter(job.seed for job in jobs if (job.recipe, job.seed) in runs)
-    per_seed = len(jobs) // experiment.seeds
+    wanted = Counter(job.seed for job in jobs)
     if not runs:
         return f"None of its {len(jobs)} runs is there yet."
     if have.total() == len(jobs):
         told = f"All of its {len(jobs)} runs are there"
     else:
-        seeds = ", ".join(f"seed {seed}: {have[seed]} of {per_seed}" for seed in range(experiment.seeds))
+        seeds = ", ".join(f"seed {seed}: {have[seed]} of {count}" for seed, count in sorted(wanted.items()))
         told = f"Runs there: {have.total()} of {len(jobs)} ({seeds}); missing: {len(jobs) - have.total()}"
     devices = Counter(str(run.environment.get("device", "unknown")) for run in runs.values())
     each = [f"{n} on {device}" if len(devices) > 1 else device for device, n in devices.most_common()]

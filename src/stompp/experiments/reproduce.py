@@ -33,14 +33,15 @@ def chosen(names: Sequence[str]) -> list[str]:
 
 
 def listing(console: Console) -> None:
-    """Print every experiment: what it is in the paper, and how many runs it takes."""
-    name = Column("experiment", no_wrap=True)  # it has to be typed
-    table = Grid(name, "in the paper", "what it asks", "claims", "runs, mini", "runs, paper", box=None)
+    """Print every experiment: what it is in the paper, what it asks, and how many runs it takes."""
+    table = Grid(Column("experiment", no_wrap=True), "", box=None, show_header=False)  # its name has to be typed
     for e in EXPERIMENTS.values():
-        counts = [f"{len(e.recipes(scale))} × {e.seeds}" for scale in ("mini", "paper")]
-        table.add_row(f"[bold]{e.name}", e.source, e.question, ", ".join(e.claims), *counts)
-    console.print(table)
-    console.print("Runs are recipes × seeds; what several experiments need is trained once.", style="dim")
+        mini, paper = (len(e.jobs(scale)) for scale in ("mini", "paper"))
+        tested = f"tests {', '.join(e.claims)}; " if e.claims else ""
+        told = f"{tested}{mini} runs at scale mini, {paper} at scale paper"
+        table.add_row(f"[bold]{e.name}", f"{e.source[0].upper()}{e.source[1:]}\n{e.question}\n[dim]{told}[/dim]\n")
+    console.print(table, highlight=False)
+    console.print("Runs are recipes with 1 to 3 seeds; what several experiments need is trained once.", style="dim")
 
 
 def on_disk(scale: Scale, runs: Path) -> list[Job]:
