@@ -137,6 +137,7 @@ class Server:
 
     def state(self, rank: int) -> dict[str, Any]:
         found: dict[str, Any] = torch.load(self.states / str(rank), weights_only=True)
+        found.pop("clock")  # every rank has its own
         return found
 
     def close(self) -> None:

@@ -44,7 +44,7 @@ from .distributed import ALONE, Ranks, joined, synchronise_batchnorm
 from .evaluate import Score, both_views, recalibrated
 from .folder import RunFolder, environment, write_atomically
 from .graphs import StepGraph
-from .monitor import Metrics, Screen, TensorBoard, TimeSplit, describe_moving
+from .monitor import Metrics, Screen, TensorBoard, TimeSplit, describe_moving, four_digits
 from .options import RunOptions
 from .signals import StopRequest, stop_signals
 
@@ -269,9 +269,9 @@ class Training:
             **({"between": self.between} if self.between else {}),
             "sites": {site.name: round(site.fraction, 4) for site in self.freezer.sites},
             "moving": [site.name for site, _ in self.freezer.moving],
-            "flips": {name: _short(ratio) for name, ratio in self.flips.look().items()},
+            "flips": {name: four_digits(ratio) for name, ratio in self.flips.look().items()},
             "flow": {
-                name: [_short(v) for v in (f.signal_norm, f.signal_share, f.weight_norm, f.weight_share)]
+                name: [four_digits(v) for v in (f.signal_norm, f.signal_share, f.weight_norm, f.weight_share)]
                 for name, f in self.flow.items()
             },
             "images_per_second": round(self.images_here / max(seconds, 1e-9), 1),
@@ -395,7 +395,3 @@ class Training:
         # Every phase change of a site is a new graph, compiled once; dynamo gives up after 8 unless told of it.
         torch._dynamo.config.recompile_limit = 2 * len(self.freezer.sites) + 16
         return torch.compile(self.model)
-
-
-def _short(value: float) -> float:
-    return float(f"{value:.4g}")

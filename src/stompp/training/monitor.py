@@ -218,3 +218,12 @@ class TensorBoard:
     def _quiet(self, failure: threading.ExceptHookArgs) -> None:
         if not isinstance(failure.exc_value, OSError):
             self._hook(failure)
+
+
+def four_digits(value: float) -> float:
+    """Round to four significant digits, which is what metrics.jsonl keeps of a norm.
+
+    >>> four_digits(0.000123456), four_digits(float("inf"))
+    (0.0001235, inf)
+    """
+    return float(f"{value:.4g}")
