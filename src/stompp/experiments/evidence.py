@@ -91,6 +91,11 @@ def refuted(statements: Iterable[Statement]) -> float | None:
     return 1 - min(1.0, len(sure) * min(sure)) if sure else None
 
 
+def how_sure(verdict: Verdict, statements: Iterable[Statement]) -> float | None:
+    """Return how sure a verdict is: that some statement is wrong if it does not hold, or else of the weakest one."""
+    return refuted(statements) if verdict == "does not hold" else weakest(statements)
+
+
 def _confidences(statements: Iterable[Statement]) -> list[float]:
     contrasts = [s.contrast for s in statements if s.contrast is not None]
     return [c.confidence for c in contrasts if c.confidence is not None]

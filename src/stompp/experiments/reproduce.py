@@ -16,7 +16,7 @@ from stompp.training.folder import write_atomically
 from . import comparison
 from .catalog import EXPERIMENTS, get
 from .claims import CLAIMS
-from .evidence import Claim, Evidence, Statement, Verdict, refuted, weakest
+from .evidence import Claim, Evidence, Statement, Verdict, how_sure
 from .figures import NoMatplotlib, figures_of
 from .grid import Job
 from .runs import Run, read_run
@@ -141,8 +141,7 @@ def verdicts_markdown(claims: Iterable[Claim]) -> str:
 def _how_sure(verdict: Verdict, statements: Sequence[Statement]) -> str:
     """Write how sure a verdict is, and for how many statements there are too few runs to be sure of anything."""
     lacking = sum(s.contrast is None or s.contrast.confidence is None for s in statements)
-    sure = _sure(refuted(statements)) if verdict == "does not hold" else _sure(weakest(statements))
-    told = [sure, f"{lacking} of {len(statements)} lack runs" if lacking else ""]
+    told = [_sure(how_sure(verdict, statements)), f"{lacking} of {len(statements)} lack runs" if lacking else ""]
     return "; ".join(part for part in told if part)
 
 
@@ -191,10 +190,8 @@ def _print_table(table: comparison.Table, console: Console) -> None:
 
 
 def _print_claim(claim: Claim, console: Console) -> None:
-    sure = _sure(weakest(claim.statements))
-    of = "of the weakest statement"
-    if claim.verdict == "does not hold":
-        sure, of = _sure(refuted(claim.statements)), "that a statement is wrong"
+    sure = _sure(how_sure(claim.verdict, claim.statements))
+    of = "that a statement is wrong" if claim.verdict == "does not hold" else "of the weakest statement"
     told = f"{claim.name} {claim.verdict}" + (f" ({sure} sure {of})" if sure else "")
     if claim.verdict_on_strongest is not None:
         told += f"; against the strongest STE: {claim.verdict_on_strongest}"

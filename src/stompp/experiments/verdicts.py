@@ -14,7 +14,7 @@ from stompp.recipes.grids import Scale
 from . import comparison
 from .catalog import SCALES
 from .claims import judge
-from .evidence import MARGIN, SURE, Claim, Evidence, Statement, Verdict, refuted, weakest
+from .evidence import MARGIN, SURE, Claim, Evidence, Statement, Verdict, how_sure
 from .page import caption, diverged, fold, scroll
 from .reproduce import _statement, _sure
 from .runs import Run
@@ -141,11 +141,11 @@ def _verdict(verdict: Verdict, statements: tuple[Statement, ...], said: str) -> 
     """Return a verdict with how sure it is, and what its statements come to."""
     counts = Counter(s.verdict for s in statements)
     told = ", ".join(f"{counts[v]} {_plural(v, counts[v])}" for v in MARKS if counts[v])
-    low = weakest(statements)
-    sure = "" if low is None else f"{percent(low)} sure"
-    if verdict == "does not hold":
-        sure = f"{percent(refuted(statements) or 0.0)} sure that one is wrong"
-    elif verdict == "undecided" and low is not None:
+    confidence = how_sure(verdict, statements)
+    sure = "" if confidence is None else f"{percent(confidence)} sure"
+    if sure and verdict == "does not hold":
+        sure += " that one is wrong"
+    elif sure and verdict == "undecided":
         sure = f"the weakest is {sure}"
     rest = f"<small>{told}{f'; {sure}' if sure else ''}</small>" if verdict != "no runs" else ""
     badge = f'<span class="badge {MARKS[verdict]}">{verdict}</span>'
